@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -322,3 +323,68 @@ def test_loading_a_file_tells_how_far_it_is(tmp_path: Path, suffix: str) -> None
     assert [item.done_count for item in seen] == sorted(item.done_count for item in seen)
     assert {item.total_count for item in seen} == {os.path.getsize(path) if suffix == "csv" else rows.num_rows}
     assert seen[-1].done_count == seen[-1].total_count
+
+
+EXCHANGED = pa.table(
+    {
+        "id": range(4),
+        "text": ["NA", "null", "", None],
+        "raw": [b"abc", b"\xff\x00", b"", None],
+        "nested": pa.array(
+            [[{"b": b"abc", "d": datetime.date(1, 1, 1)}], [None, {"b": None, "d": None}], [], None],
+            pa.list_(pa.struct([("b", pa.binary()), ("d", pa.date32())])),
+        ),
+        "x": [float("nan"), -0.0, 0.5, None],
+        "millis": pa.array([253_402_300_799_999, -1, 0, None], pa.timestamp("ms")),
+        "zoned": pa.array([253_402_300_799_999, -1, 0, None], pa.timestamp("ms", "UTC")),
+        "time": pa.array([86_399_999, 1, 0, None], pa.time32("ms")),
+        "day": pa.array([-719_162, 2_932_896, 0, None], pa.int32()).cast(pa.date32()),
+    }
+)
+EXCHANGED_TYPES = (
+    *("BIGINT", "STRING", "BYTES", "ARRAY<ROW<b: BYTES, d: DATE>>", "DOUBLE"),
+    *("TIMESTAMP(3)", "TIMESTAMP_LTZ(3)", "TIME(3)", "DATE"),
+)
+
+
+@pytest.mark.parametrize(
+    ("format", "lacks"), [("parquet", ()), ("csv", ("raw", "nested")), ("json", ("x",))]
+)  # CSV has plain types and UTF-8 alone, and JSON has no NaN
+def test_what_read_writes_append_reads(cli: Cli, tmp_path: Path, format: str, lacks: tuple[str, ...]) -> None:
+    """Texts that other programs write for null, bytes, NaN, milliseconds and times of day come back as they were."""
+    columns = [column for column in zip(EXCHANGED.column_names, EXCHANGED_TYPES, strict=True) if column[0] not in lacks]
+    rows = EXCHANGED.drop_columns(list(lacks))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    options = [word for name, kind in columns for word in ("-c", f"{name} {kind}")]
+    for table in ("first", "second"):
+        cli("table", "create", tmp_path / "lake", table, *options)
+    assert cli("table", "append", tmp_path / "lake", "first", tmp_path / "rows.parquet").code == exits.OK
+    assert cli("table", "read", tmp_path / "lake", "first", "-o", tmp_path / f"out.{format}").code == exits.OK
+    written = cli("table", "append", tmp_path / "lake", "second", tmp_path / f"out.{format}")
+    assert written.code == exits.OK, written.err
+    back = lakebed.open(tmp_path / "lake").table("second").read().sort_by("id")
+    assert str(back.to_pylist()) == str(rows.cast(back.schema).to_pylist())
+
+
+def test_words_for_null(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """NA is a text, and no number, unless --null says that it is null; an error says so."""
+    (tmp_path / "new.csv").write_text(HEADER + "5,NA,1\n6,NaN,NaN\n")
+    assert cli("table", "upsert", lake, "flights", tmp_path / "new.csv").code == exits.OK
+    assert [row["carrier"] for row in read(cli, lake)[-2:]] == ["NA", "NaN"]
+    (tmp_path / "new.csv").write_text(HEADER + '5,"NA",NA\n6,NA,\\N\n')
+    refused = cli("table", "upsert", lake, "flights", tmp_path / "new.csv")
+    assert (refused.code, "--null 'NA'" in refused.err) == (exits.USAGE, True)
+    words = ("--null", "NA", "--null", "\\N")
+    assert cli("table", "upsert", lake, "flights", tmp_path / "new.csv", *words).code == exits.OK
+    assert read(cli, lake)[-2:] == [
+        {"id": 5, "carrier": "NA", "delay": None},
+        {"id": 6, "carrier": None, "delay": None},
+    ]
+
+
+def test_json_of_bytes_that_are_no_base64_is_refused(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """The error names the column."""
+    cli("table", "create", lake, "raw", "--column", "b BYTES")
+    (tmp_path / "raw.json").write_text('{"b": "no base64"}')
+    refused = cli("table", "append", lake, "raw", tmp_path / "raw.json")
+    assert (refused.code, "'b' has bytes, which JSON has as base64" in refused.err) == (exits.USAGE, True)

@@ -8,6 +8,8 @@ touch rows: it brings Arrow.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import csv
 import io
@@ -15,7 +17,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -26,6 +28,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+import lakebed.compute as pc
 from lakebed.cli import output, standard
 from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest, NotFound
@@ -58,7 +61,12 @@ class Loaded:
 
 
 def read_file(
-    path: str, *, format: str | None, schema: pa.Schema, progress: Callable[[Loaded], None] | None = None
+    path: str,
+    *,
+    format: str | None,
+    schema: pa.Schema,
+    nulls: Sequence[str] = (),
+    progress: Callable[[Loaded], None] | None = None,
 ) -> pa.RecordBatchReader:
     """The rows of a file, with the table's types for the table's columns.
 
@@ -66,6 +74,7 @@ def read_file(
         path: a file; ``-`` is standard input (Parquet from there is held in memory).
         format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None: by the file's name.
         schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
+        nulls: fields of CSV without quotes that are null, as empty ones are.
         progress: called with the state as rows are read; not for standard input, whose end is unknown.
 
     Raises:
@@ -82,8 +91,11 @@ def read_file(
                 source = pa.PythonFile(_Watched(path, progress), mode="r")
                 if Path(path).suffix in _COMPRESSED:  # as Arrow does by the name of a file that it opens itself
                     source = pa.CompressedInputStream(source, pa.Codec.detect(path).name)
+            # Arrow's own list would turn texts such as NA, and NaN among numbers, into null.
             convert = pa.csv.ConvertOptions(
-                column_types=dict(zip(schema.names, schema.types, strict=True)), strings_can_be_null=True
+                column_types=dict(zip(schema.names, schema.types, strict=True)),
+                strings_can_be_null=True,
+                null_values=["", *nulls],
             )
             convert.quoted_strings_can_be_null = False
             try:
@@ -146,18 +158,53 @@ def schema_of_file(path: str) -> pa.Schema:
 
 
 def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
-    """All rows of a JSON source. Arrow reads no dates and times of day from JSON texts: they are cast after it."""
+    """All rows of a JSON source, whose texts are converted after Arrow where it does not read what lakebed writes."""
     lines = _json_lines(source)
     if lines.size() == 0:
         return schema.empty_table()
-    texts = [field.with_type(pa.string()) if _is_clock_text(field.type) else field for field in schema]
-    parse = pa.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=True)
+    stated = pa.schema([field.with_type(_type_in_json(field.type)) for field in schema])
+    parse = pa.json.ParseOptions(explicit_schema=stated, newlines_in_values=True)
     rows = pa.json.read_json(lines, parse_options=parse)
     for field in schema:
-        if _is_clock_text(field.type):
-            position = rows.schema.get_field_index(field.name)
-            rows = rows.set_column(position, field, rows.column(position).cast(field.type))
+        position = rows.schema.get_field_index(field.name)
+        try:
+            chunks = [_from_json(chunk, field.type) for chunk in rows.column(position).chunks]
+        except binascii.Error as wrong:
+            raise pa.ArrowInvalid(f"the column {field.name!r} has bytes, which JSON has as base64 ({wrong})") from wrong
+        rows = rows.set_column(position, field, pa.chunked_array(chunks, field.type))
     return rows
+
+
+def _type_in_json(kind: pa.DataType) -> pa.DataType:
+    """The type as which Arrow reads a column; it knows no dates there, and no more digits of a second than a type."""
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_json(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_in_json(field.type)) for field in kind])
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms") else kind
+
+
+def _from_json(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values in the table's type; bytes are written as base64."""
+    if values.type == kind:
+        return values
+    if pa.types.is_list(kind):
+        inner = _from_json(values.values, kind.value_type)
+        return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())
+    if pa.types.is_struct(kind):
+        members = [_from_json(values.field(place), field.type) for place, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=values.is_null())
+    if pa.types.is_time(kind):  # Arrow (26.0) reads it from no text but that of a timestamp
+        moments = pc.binary_join_element_wise("1970-01-01T", values, "").cast(pa.timestamp("us"))
+        return moments.cast(pa.time64("us")).cast(kind)
+    return _decode_base64(values, kind) if pa.types.is_binary(kind) else values.cast(kind)
+
+
+def _decode_base64(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    values = (None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist())
+    return pa.array(values, kind)
 
 
 def _json_lines(source: Any) -> pa.BufferReader:
@@ -169,10 +216,6 @@ def _json_lines(source: Any) -> pa.BufferReader:
         except msgspec.MsgspecError as wrong:
             raise pa.ArrowInvalid(str(wrong)) from wrong
     return pa.BufferReader(text)
-
-
-def _is_clock_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_time(kind))
 
 
 def write_rows(
@@ -362,12 +405,12 @@ def _translating(path: str) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as wrong:
-        sentence = str(wrong).splitlines()[0].rstrip(".")
-        if path != "-" and (conversion := _CONVERSION.fullmatch(sentence)) is not None:
-            position, kind, value = conversion.groups()
-            place = _place_of(path, int(position), value)
+        sentence, facts = str(wrong).splitlines()[0].rstrip("."), {"path": path}
+        if (conversion := _CONVERSION.fullmatch(sentence)) is not None:
+            position, kind, facts["value"] = conversion.groups()
+            place = None if path == "-" else _place_of(path, int(position), facts["value"])
             sentence = f"{place}, which is no {kind}" if place else sentence
-        raise InvalidRequest(f"{path} cannot be read: {sentence}.", kind="unreadable_file", path=path) from wrong
+        raise InvalidRequest(f"{path} cannot be read: {sentence}.", kind="unreadable_file", **facts) from wrong
 
 
 def _place_of(path: str, position: int, value: str) -> str | None:

@@ -33,6 +33,10 @@ Start = Annotated[str, argument("FROM", help="The older version: an id, a tag or
 End = Annotated[str, argument("TO", help="The newer version.")]
 
 
+_WORDS_FOR_NULL = frozenset({"NA", "N/A", "N", "NULL", "NONE", "NAN"})
+"""In capital letters, without signs that stand before some of them."""
+
+
 class _Printing(BranchTableCommand):
     """A command that prints rows, or writes them into a file."""
 
@@ -87,9 +91,16 @@ class _Writing(BranchTableCommand):
         str, argument("FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input.")
     ]
     format: Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")] = None
+    null: Annotated[
+        list[str] | None,
+        option("--null", metavar="TEXT", help="An unquoted field of CSV that is null, as empty ones are: NA."),
+    ] = None
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
-        """What to do when the file has a column that the table lacks."""
+        """What to do when the file has a column that the table lacks, or a word for null."""
+        word = str(problem.facts.get("value", ""))
+        if problem.kind == "unreadable_file" and word.strip("#\\").upper() in _WORDS_FOR_NULL:
+            yield f"If {word} stands for null in this file, say so: --null '{word}'"
         if problem.kind != "unknown_column":
             return
         mark = next((mark for mark in (";", "\t", "|") if mark in str(problem.facts.get("column"))), None)
@@ -117,7 +128,13 @@ class _Writing(BranchTableCommand):
     def rows(self, opened: Table) -> Iterator[pa.RecordBatchReader]:
         """The rows of the file, with a progress bar while they are read."""
         with output.progress(f"loading {os.path.basename(self.file)}") as progress:
-            yield read_file(self.file, format=self.format, schema=opened.arrow_schema, progress=progress)
+            yield read_file(
+                self.file,
+                format=self.format,
+                schema=opened.arrow_schema,
+                nulls=self.null or (),
+                progress=progress,
+            )
 
 
 class Append(_Writing, name="append"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import pickle
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +308,25 @@ def test_the_partition_nan_is_overwritten_and_compacted(named: Any) -> None:
     assert counts == {(8, "nan"): 1, (9, "None"): 1, (0, "1.0"): 1, (1, "1.0"): 1}
     with pytest.raises(InvalidRequest, match="another 'p'"):
         table.overwrite(pa.table({"k": [7], "p": [1.0]}), partition={"p": named})
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "value"),
+    [
+        (pa.time32("ms"), "12:00:00.001", datetime.time(12, 0, 0, 1000)),
+        (pa.decimal128(5, 2), 7, Decimal("7.00")),
+        (pa.decimal128(5, 2), "7.0", Decimal("7.00")),
+    ],
+)
+def test_a_partition_is_named_by_a_text_or_a_whole_number(kind: pa.DataType, named: Any, value: Any) -> None:
+    """Also where Arrow has no such cast, or asks for more digits than the value has."""
+    columns = pa.schema([("k", pa.int64()), ("p", kind)])
+    table = Table.create(open_store(f"memory://{uuid.uuid4()}"), name="t", schema=columns, partition_keys=["p"])
+    table.write(pa.table({"k": [1, 2], "p": pa.array([value, None], kind)}))
+    table.overwrite(pa.table({"k": [3]}), partition={"p": named})
+    assert sorted(table.read().to_pylist(), key=lambda row: row["k"]) == [{"k": 2, "p": None}, {"k": 3, "p": value}]
+    with pytest.raises(InvalidRequest, match="not a value of partition column"):
+        table.overwrite(pa.table({"k": [3]}), partition={"p": "noon"})
 
 
 def test_compacting_a_partition_of_another_type_is_refused(make: Callable[..., Table]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow.csv
+
+from lakebed.cli import files
 from lakebed.lake import drop, imports
 from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
@@ -94,5 +97,15 @@ GUARANTEES = [
         "Of two imports into one table without rows one fills it.",
         pass_on(take_over, CommitRequest, is_first=False),
         f"{PARQUET}::test_two_imports_into_one_new_table",
+    ),
+    Guarantee(
+        "A text of a CSV file, such as NA, and a NaN are not taken for null.",
+        pass_on(files.read_file, pyarrow.csv.ConvertOptions, null_values=["", "NA", "NaN"]),
+        "cli/test_rows.py::test_words_for_null",
+    ),
+    Guarantee(
+        "Bytes that were printed as JSON are those bytes again when it is read.",
+        replace(files._decode_base64, lambda original, texts, kind: texts.cast(kind)),
+        "cli/test_rows.py::test_what_read_writes_append_reads[json-lacks2]",
     ),
 ]

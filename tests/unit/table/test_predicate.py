@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.table.model.predicate import bind, to_arrow
 from lakebed.table.model.predicate_text import parse_predicate
-from lakebed.table.model.predicate_tree import column, columns_of, conjuncts, possible_values
+from lakebed.table.model.predicate_tree import Compare, In, column, columns_of, conjuncts, possible_values
 
 ROWS = pa.table(
     {
@@ -139,3 +139,47 @@ def test_builder_and_shape() -> None:
     assert columns_of(built) == {"carrier", "month", "day"}
     assert (len(conjuncts(built)), possible_values(built, "carrier")) == (2, ("UA",))
     assert possible_values(built, "month") is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(pa.scalar(number, pa.timestamp(unit, "UTC")) for unit in ("ms", "us") for number in (-(2**63), 2**63 - 1)),
+        *(pa.scalar(number, pa.timestamp("ns")) for number in (1, -1, 2**63 - 1)),
+        *(pa.scalar(day, pa.int32()).cast(pa.date32()) for day in (2_932_897, -719_163, None)),
+    ],
+)
+def test_times_beyond_pythons_calendar_pickle(value: pa.Scalar) -> None:
+    """A filter with a date or a time that Python has not reaches other processes as it is, bound or not."""
+    schema = pa.schema([("at", value.type)])
+    listed = In("at", (value, None))
+    for predicate in (Compare("at", ">=", value), bind(Compare("at", ">=", value), schema), listed):
+        copy = pickle.loads(pickle.dumps(predicate))
+        assert copy == predicate
+        assert to_arrow(copy, schema).equals(to_arrow(predicate, schema))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("t = '12:00:00'", [1]),
+        ("t = '12:00:00.000'", [1]),
+        ("t >= '12:00'", [1, 2]),
+        ("t > '12:00:00.0000001'", [2]),
+        ("t = '12:00:00.0000001'", []),
+        ("t < '00:00:00.001'", [0]),
+        ("t in ('00:00:00', '23:59:59.999')", [0, 2]),
+        ("t <> '12:00:00'", [0, 2]),
+    ],
+)
+def test_times_of_day_are_compared_with_text(text: str, expected: list[int]) -> None:
+    """Exactly, as timestamps are."""
+    rows = pa.table({"n": range(4), "t": pa.array([0, 43_200_000, 86_399_999, None], pa.time32("ms"))})
+    assert rows.filter(to_arrow(parse_predicate(text), rows.schema))["n"].to_pylist() == expected
+
+
+def test_a_time_of_day_is_compared_with_no_other_text() -> None:
+    """Neither with a date, nor with an hour that no day has, nor in another zone."""
+    for text in ("t = '2024-01-01'", "t = '25:00'", "t = '12:00+01:00'", "t = 5"):
+        with pytest.raises(InvalidRequest, match="cannot be compared"):
+            bind(parse_predicate(text), pa.schema([("t", pa.time32("ms"))]))

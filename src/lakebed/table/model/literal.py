@@ -3,8 +3,8 @@
 Owns: the meaning of a comparison of a column with a Python value or an Arrow scalar.
 
 Invariants:
-- No comparison rounds. A value between two values of an integer, decimal, date or timestamp column becomes a comparison
-  with the lower one; a value outside the range of the type becomes `Known`. So neither columns nor bounds are cast.
+- No comparison rounds. A value between two values of an integer, decimal, date, time or timestamp column becomes a
+  comparison with the lower one; a value outside the range of the type becomes `Known`. So no column is cast.
 - Floats are compared in double precision: 0.1 in single precision is another number.
 """
 
@@ -125,6 +125,8 @@ def _place(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
         return _EXACT.scaleb(_seconds(value), _DIGITS_BELOW_SECOND[kind.unit])
     if types.is_date32(kind):
         return _days(value)
+    if types.is_time(kind):
+        return _EXACT.scaleb(_seconds_of_day(value), _DIGITS_BELOW_SECOND[kind.unit])
     return None
 
 
@@ -158,7 +160,29 @@ def _of_ticks(ticks: int, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(_EXACT.scaleb(decimal.Decimal(ticks), -kind.scale), kind)
     if pa.types.is_integer(kind):
         return pa.scalar(ticks, kind)
-    return pa.scalar(ticks, pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(kind)
+    return pa.scalar(ticks, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+
+
+def _seconds_of_day(value: Any) -> decimal.Decimal:
+    """Seconds since midnight, exactly; text is as in ``23:59:59.999``."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    fraction = decimal.Decimal(0)
+    if isinstance(value, str):
+        value, fraction = _cut_fraction(value)
+        value = datetime.time.fromisoformat(value.strip())
+    if not isinstance(value, datetime.time) or value.tzinfo is not None:
+        raise TypeError
+    micros = (datetime.datetime.combine(_EPOCH, value) - _EPOCH) // datetime.timedelta(microseconds=1)
+    return _EXACT.add(_EXACT.scaleb(decimal.Decimal(micros), -6), fraction)
+
+
+def _cut_fraction(text: str) -> tuple[str, decimal.Decimal]:
+    """A time without the fraction of its second, of which Python keeps six digits, and all digits of it."""
+    match = _FRACTION.search(text)
+    if match is None:
+        return text, decimal.Decimal(0)
+    return text[: match.start()] + text[match.end() :], decimal.Decimal(f"0.{match[1]}")
 
 
 def _seconds(value: Any) -> decimal.Decimal:
@@ -169,10 +193,7 @@ def _seconds(value: Any) -> decimal.Decimal:
         return _EXACT.scaleb(decimal.Decimal(value.value), -_DIGITS_BELOW_SECOND[value.type.unit])
     fraction = decimal.Decimal(0)
     if isinstance(value, str):
-        match = _FRACTION.search(value)
-        if match is not None:
-            fraction = decimal.Decimal(f"0.{match[1]}")
-            value = value[: match.start()] + value[match.end() :]
+        value, fraction = _cut_fraction(value)
         value = datetime.datetime.fromisoformat(value.strip())
     if not isinstance(value, datetime.date):
         raise TypeError
@@ -215,8 +236,6 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(_double(value), pa.float64())
     if types.is_boolean(kind) != isinstance(value, bool) or is_number:
         raise TypeError
-    if isinstance(value, str) and types.is_time(kind):
-        return pa.scalar(value).cast(kind)
     if isinstance(value, str) and types.is_binary(kind):
         return pa.scalar(value.encode(), kind)
     return pa.scalar(value, kind)

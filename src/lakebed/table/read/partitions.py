@@ -6,6 +6,8 @@ Owns: `partition_totals`, and values as they are asked for. Invariant: null equa
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -101,11 +103,19 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
                 column=name,
             )
         try:
-            typed[name] = pa.scalar(value).cast(arrow_type(column.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeEncodeError) as wrong:
+            typed[name] = _scalar(value, arrow_type(column.type))
+        except (pa.ArrowException, ValueError) as wrong:
             raise InvalidRequest(
                 f"{value!r} is not a value of partition column {name!r}, which is {column.type}.",
                 kind="invalid_partition_value",
                 column=name,
             ) from wrong
     return typed
+
+
+def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
+    if isinstance(value, str) and pa.types.is_time(kind):  # Arrow (26.0) has no such cast
+        value = datetime.time.fromisoformat(value)
+    if pa.types.is_decimal(kind) and isinstance(value, int) and not isinstance(value, bool):
+        value = decimal.Decimal(value)  # Arrow asks for room for any integer
+    return pa.scalar(value).cast(kind)
