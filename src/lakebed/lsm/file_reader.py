@@ -705,6 +705,7 @@ class FileReader:
         ahead_bytes: int = AHEAD_BYTES_DEFAULT,
         growing: bool = True,
         fill_cache: bool = False,
+        run_bytes: int = RUN_BYTES,
     ) -> Iterator[Block]:
         """The rows with keys in [start, end), one block or some at a time; those at the edges are cut without a copy.
 
@@ -715,6 +716,7 @@ class FileReader:
             growing: reads begin with one block and double up to this size, for who may stop soon.
             fill_cache: keep what is read. Otherwise a scan leaves the cache as it is, but for the block in which a
                 bounded one begins: small ranges are asked for again.
+            run_bytes: most bytes of neighbouring blocks, before compression, that are decoded as one; or one block.
 
         Raises: as `tail`.
         Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
@@ -737,7 +739,7 @@ class FileReader:
                 _unload(mapped, self.meta.tail_offset, self.meta.size_bytes)
             ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=growing):
-            for lowest, highest, block in self._blocks(tail, group, fill_cache=keep):
+            for lowest, highest, block in self._blocks(tail, group, fill_cache=keep, run_bytes=run_bytes):
                 if mapped is not None and is_merged:  # before its rows wait for those of other files: they are copies
                     end_offset = tail.offsets[highest] + tail.lengths[highest]
                     _unload(mapped, tail.offsets[lowest], end_offset + _LOADED_AROUND_BYTES)
@@ -914,7 +916,9 @@ class FileReader:
     def _bad_page_error(self, tail: Tail, number: int) -> Corruption:
         return damage_error(self._path, tail.offsets[number], "a page of it contradicts itself")
 
-    def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[tuple[int, int, Block]]:
+    def _blocks(
+        self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool, run_bytes: int = RUN_BYTES
+    ) -> Iterator[tuple[int, int, Block]]:
         """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due.
 
         Returns:
@@ -932,8 +936,8 @@ class FileReader:
         missing = sorted(number for number in numbers if number not in cached)
         ranges = [(tail.offsets[number], tail.offsets[number] + tail.lengths[number]) for number in missing]
         stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
-        run_bytes = 0 if fill_cache or tail.pages is None else RUN_BYTES
-        for run in _runs(tail, numbers, cached, run_bytes=run_bytes):
+        is_joined = not fill_cache and tail.pages is not None
+        for run in _runs(tail, numbers, cached, run_bytes=run_bytes if is_joined else 0):
             low, high = min(run[0], run[-1]), max(run[0], run[-1])
             block = cached.get(low)
             if block is None:
