@@ -24,10 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InternalError
-from lakebed.lsm.block import keys_of, offsets_of
+from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.file_writer import FileWriter
-from lakebed.lsm.filter import hash_keys
+from lakebed.lsm.filter import hash_key_column
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
@@ -154,8 +154,8 @@ class MetarangeWriter:
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole ranges off, and hold what is left."""
         options = self._files.options
-        paths = keys_of(batch.column(0))
-        breaks = np.flatnonzero(hash_keys(paths) % np.uint64(max(options.raggedness, 1)) == 0)
+        hashes = hash_key_column(batch.column(0))
+        breaks = np.flatnonzero(hashes % np.uint64(max(options.raggedness, 1)) == 0)
         sizes = _cumulate_bytes(batch)
         start, count = 0, batch.num_rows
         while start < count:
