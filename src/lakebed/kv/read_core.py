@@ -93,6 +93,20 @@ class FixedView(ViewSource):
         self._pinned = None
 
 
+def _check_keys(keys: Sequence[bytes]) -> None:
+    """Raise `InvalidRequest` for the first key that is invalid, if there is one."""
+    try:
+        size_bytes = len(b"".join(keys))  # first: no other step has the processor load as many of them at once
+        # Together no longer than one key may be, none of them is longer.
+        is_short = size_bytes <= KEY_BYTES_MAX or max(map(len, keys)) <= KEY_BYTES_MAX
+        is_valid = is_short and all(keys) and countOf(map(type, keys), bytes) == len(keys)
+    except (TypeError, ValueError, BufferError):  # by what is no bytes
+        is_valid = False
+    if not is_valid:
+        for key in keys:
+            check_key(key)
+
+
 class _Rows(chain[tuple[bytes, bytes]]):
     """The rows of some pieces, one after another: no step of Python for a row, but one for a piece."""
 
@@ -125,11 +139,7 @@ class ReadVerbs:
         if isinstance(keys, _ONE_KEY):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
-        # Together no longer than one key may be, none of them is longer.
-        is_plain = countOf(map(type, wanted), bytes) == len(wanted) and all(wanted)
-        if not is_plain or (len(b"".join(wanted)) > KEY_BYTES_MAX and max(map(len, wanted)) > KEY_BYTES_MAX):
-            for key in wanted:
-                check_key(key)
+        _check_keys(wanted)
         view, pin = self._source.pin_view()
         try:
             return view.get_many(wanted)

@@ -144,7 +144,7 @@ class Level:
 class Levels(list[Level]):
     """The levels of a set, newest first; views of the set share them."""
 
-    __slots__ = ("_awaited", "_filter", "_full_call_count", "_is_asked", "_was_asked")
+    __slots__ = ("_are_neighbours", "_awaited", "_filter", "_full_call_count", "_is_asked", "_was_asked")
 
     def __init__(self, levels: Iterable[Level]) -> None:
         super().__init__(levels)
@@ -155,6 +155,8 @@ class Levels(list[Level]):
         """Whether `filters` was, which is once all files were read."""
         self._full_call_count = 0
         """Calls of many keys in a row of which nearly all were found; a lost one does no harm."""
+        self._are_neighbours = False
+        """Whether those of the last call that `lie_apart` was asked of may be; a lost one does no harm."""
         self._awaited: tuple[Level, int] | None = None
         """The first file that was not open when `filters` was asked: while it is not, the others need not be tried."""
 
@@ -183,8 +185,8 @@ class Levels(list[Level]):
     def find_filter(self, keys: Sequence[bytes], entries: Mapping[tuple[str, int], Entry]) -> LevelsFilter | None:
         """What says of keys together which levels may have them; None where each file is to be asked.
 
-        So it is for few keys, where these may be neighbours, where nearly all keys of the last calls were in the only
-        level, and until there are `filters`.
+        So it is for few keys, where these and those before may be neighbours, where nearly all keys of the last calls
+        were in the only level, and until there are `filters`.
         """
         if len(keys) < FEW_KEYS or (self._full_call_count >= FULL_CALL_COUNT and len(self) == 1):
             return None
@@ -197,7 +199,15 @@ class Levels(list[Level]):
                 return None
             self._filter = LevelsFilter(filters) if filters else None
             self._is_asked = True
-        return self._filter if self._filter is not None and self[-1].lie_apart(keys) else None
+        return None if self._are_neighbours and not self.lie_apart(keys) else self._filter
+
+    def lie_apart(self, keys: Sequence[bytes]) -> bool:
+        """Whether some keys are no neighbours in the last level; that is the guess for the next call, too.
+
+        It takes as long as a search in a file, so it is asked where many keys pass the filters, or may be neighbours.
+        """
+        self._are_neighbours = not self[-1].lie_apart(keys)
+        return not self._are_neighbours
 
     def note_absent(self, absent_count: int, count: int) -> None:
         """Note of how many keys of a call some were nowhere."""
@@ -472,6 +482,8 @@ class View:
             places = levels_filter.select(wanted)
             if not by_key and sum(map(len, places)) < FEW_KEYS:
                 left, places = self._find_few(wanted, places, values, asks_cache=asks_cache), None
+            elif not levels.lie_apart(wanted):
+                places = None
         if left:
             self._find_by_level(left, places, by_key, values, asks_cache=asks_cache)
         levels.note_absent(len(wanted) - (len(values) + len(by_key) - former_count), len(wanted))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import xxhash
 
@@ -343,6 +344,34 @@ def test_an_oversized_key_is_refused_by_every_verb() -> None:
             assert refusal.value.kind == "oversized_key"
         assert len(batch) == 0
         assert [db.get(longest), *db.get_many([longest])] == [b"1", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (b"", "empty_key"),
+        ("key", "wrong_type"),
+        (None, "wrong_type"),
+        (7, "wrong_type"),
+        ([b"key"], "wrong_type"),
+        (bytearray(b"key"), "wrong_type"),
+        (memoryview(b"key"), "wrong_type"),
+        (memoryview(b"keys")[::2], "wrong_type"),
+        (np.array([1, 2]), "wrong_type"),
+        (np.array([[1, 2]])[:, ::2], "wrong_type"),
+    ],
+    ids=repr,
+)
+def test_a_key_of_many_that_is_none(key: Any, kind: str) -> None:
+    """Among valid keys too: also what can be joined with bytes, or compared with them, or neither, is no key."""
+    with ManualDatabase.new().open() as db:
+        db.put(b"key", b"1")
+        for keys in ([key], [b"a", key], [key, b"key"], [b"k" * KEY_BYTES_MAX, key]):
+            with pytest.raises(InvalidRequest) as refusal:
+                db.get_many(keys)
+            assert refusal.value.kind == kind
+        assert db.get_many([b"k" * KEY_BYTES_MAX, type("Key", (bytes,), {})(b"key"), b"key"]) == [None, b"1", b"1"]
+        assert db.get_many(iter([])) == []
 
 
 def test_opening_under_a_live_lease(world: World) -> None:
