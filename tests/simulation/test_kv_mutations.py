@@ -173,7 +173,7 @@ class Everyone(int):
     __hash__ = int.__hash__
 
 
-@undone_in("takeovers", seed=34)
+@undone_in("takeovers", seed=59)
 def every_writer_has_ended(patch: Patch) -> None:
     """A claim makes no fence, whatever the lease says of the writer before it."""
     look = claim.check_not_owned
@@ -294,7 +294,7 @@ def rows_cached_too_late(patch: Patch) -> None:
     )
 
 
-@undone_in("scans", seed=5)
+@undone_in("scans", seed=36)
 def scans_hold_nothing(patch: Patch) -> None:
     """The writer's checkpoint moves on under open scans."""
     ids_in_use = CheckpointRefs.ids_in_use
@@ -331,7 +331,7 @@ def nothing_is_replayed(patch: Patch) -> None:
     patch.setattr(recovery, "read_records", lambda *args, **facts: iter(()))
 
 
-@undone_in("endings", seed=2)
+@undone_in("endings", seed=56)
 def what_ended_leaves_no_trace(patch: Patch) -> None:
     """Repair 13: compaction drops expired rows, also where older versions lie below."""
     compact = resolve.compact_rows

@@ -431,7 +431,7 @@ def no_second_look(patch: Patch) -> None:
     replace_source(patch, collect, "_Collection._judge", ("second = self._mark(snapshot, now_ms)", "second = first"))
 
 
-@undone_in("garbage", seed=10)
+@undone_in("garbage", seed=40)
 def no_boundary(patch: Patch) -> None:
     """Uploads are collected without their age being passed first."""
     patch.setattr(collect._Collection, "_raise_boundary", lambda self, wanted: wanted)
@@ -506,7 +506,7 @@ def plans_look_once(patch: Patch) -> None:
         patch.setattr(module, "beginning_again", lambda context, sealed: nullcontext())
 
 
-@undone_in("replaced", seed=14)
+@undone_in("replaced", seed=90)
 def what_was_collected_is_corrupt(patch: Patch) -> None:
     """A file that a collection was to delete is said to be damage."""
     for module in (view, uncommitted):
