@@ -30,6 +30,7 @@ from hypothesis import HealthCheck, settings
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from lakebed.testing.clock import ManualClock
+from worlds.distribution import FilesAndGroups, sort_groups_first
 from worlds.ports import free_port
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
 from worlds.required import miss
@@ -78,6 +79,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "azure" in item.name or "azure_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("azure"))
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)  # after each folder has named its groups
+def order_items(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker, the order in which they are handed out."""
+    if hasattr(config, "workerinput"):
+        sort_groups_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndGroups | None:
+    """Hand out groups and files with ``--dist loadgroup``."""
+    return FilesAndGroups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_collection_finish() -> None:
