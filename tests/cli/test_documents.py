@@ -6,6 +6,7 @@ import code
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("guide/*.md")), *sorted(DOCS.glob("reference/*.md"))]
 PAGES = [
-    "README.md",
     "docs/guide/quickstart.md",
     "docs/guide/tables.md",
     "docs/guide/databases.md",
@@ -68,39 +68,77 @@ def test_the_blocks_of_the_guides_can_be_pasted_into_the_prompt() -> None:
     assert not wrong
 
 
-COMMANDS = """
-import runpy, shlex, sys
-from lakebed.cli.main import run
-runpy.run_path("quickstart.py", run_name="__main__")
-for line in open("quickstart.sh").read().splitlines()[1:]:
-    code = run(shlex.split(line)[1:])
-    if code:
-        sys.exit(f"{line}: {code}")
+PROMPT = """
+import os, runpy, shlex, sys
+import pandas, pyarrow.compute, pyarrow.parquet
+import lakebed.cli.main
+
+def run_page(folder):
+    os.chdir(folder)
+    for descriptor, name in ((1, "printed"), (2, "errors")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), descriptor)
+    runpy.run_path("quickstart.py", run_name="__main__")
+    for line in open("quickstart.sh").read().splitlines()[1:]:
+        code = lakebed.cli.main.run(shlex.split(line)[1:])
+        if code:
+            sys.exit(f"{line}: {code}")
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run_page(line.strip())
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""A page's blocks of Python, then its commands, in one process: a start of Python for each tells nothing new after the
-README."""
+"""A page's blocks of Python, then its commands, in a fork of its own: a start of Python, and imports, for each tell
+nothing new after the README."""
+
+
+@pytest.fixture(scope="module")
+def run_page() -> Iterator[Callable[[Path], int]]:
+    """Run what a folder has of a page: ``printed`` and ``errors`` in it say what came; the code of its process."""
+    with subprocess.Popen([sys.executable, "-c", PROMPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        requests, replies = process.stdin, process.stdout
+        assert requests is not None
+        assert replies is not None
+
+        def run(folder: Path) -> int:
+            requests.write(b"%s\n" % os.fsencode(folder))
+            requests.flush()
+            return int(replies.readline())
+
+        yield run
+        requests.close()
+
+
+def paste(page: str, folder: Path) -> Path:
+    """A folder with the blocks of a page."""
+    subprocess.run([sys.executable, ROOT / "tools" / "quickstart.py", ROOT / page, folder], check=True)
+    return folder
+
+
+def test_the_blocks_of_the_first_page_run(tmp_path: Path) -> None:
+    """Python blocks first, then the lakebed commands, by a shell as a person pastes them; no errors."""
+    scripts = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        ["sh", "-e", "quickstart.sh"],
+        cwd=paste("README.md", tmp_path / "paste"),
+        env={**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(tmp_path: Path, page: str) -> None:
-    """Python blocks first, then the lakebed commands, of the README by a shell as a person pastes them; no errors."""
-    folder = tmp_path / "paste"
-    subprocess.run([sys.executable, ROOT / "tools" / "quickstart.py", ROOT / page, folder], check=True)
-    scripts = str(Path(sys.executable).parent)
-    runs = [["sh", "-e", "quickstart.sh"]]
-    if page != "README.md":
-        runs = [[sys.executable, "-c", COMMANDS]]
-    printed = ""
-    for command in runs:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        printed += done.stdout
-    assert printed
+def test_the_blocks_of_a_page_run(tmp_path: Path, page: str, run_page: Callable[[Path], int]) -> None:
+    """Python blocks first, then the lakebed commands; no errors."""
+    folder = paste(page, tmp_path / "paste")
+    code = run_page(folder)
+    errors = (folder / "errors").read_text()
+    assert code == 0, errors
+    assert errors == ""
+    assert (folder / "printed").read_text()
