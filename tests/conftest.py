@@ -90,8 +90,9 @@ def order_items(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndGroups | None:
-    """Hand out groups and files with ``--dist loadgroup``."""
-    return FilesAndGroups(config, log) if config.getoption("dist") == "loadgroup" else None
+    """Hand out groups and files with ``--dist loadgroup``; long tests one by one, since each may take minutes."""
+    is_ours = config.getoption("dist") == "loadgroup" and config.getoption("markexpr") != "long"
+    return FilesAndGroups(config, log) if is_ours else None
 
 
 def pytest_collection_finish() -> None:
