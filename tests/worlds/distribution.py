@@ -19,7 +19,7 @@ UNIT_TESTS_MAX = 60
 """Tests of one file in one unit."""
 
 
-class FilesAndGroups(LoadGroupScheduling):
+class FilesAndGroups(LoadGroupScheduling):  # type: ignore[misc]  # it comes without types
     """Load scheduling over groups and over the files of tests that are in none."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
