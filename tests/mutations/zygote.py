@@ -227,7 +227,7 @@ def main(output: str, *rooms: str) -> None:
     with tempfile.TemporaryDirectory(prefix="lakebed-zygote-") as folder:
         share_what_hypothesis_computed(folder)
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
-        arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *nodes]
+        arguments = ["-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *nodes]
         pytest.main(arguments, plugins=[Zygote(rooms, requests, replies)])
 
 
