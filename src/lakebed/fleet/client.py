@@ -123,8 +123,11 @@ class Tenant:
     def timelines(self) -> list[TimelineInfo]:
         """All timelines, by name. Cost: 1 request."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
-        timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
-        return Listing(sorted(timelines, key=lambda timeline: timeline.name))
+        for _ in attempts:
+            timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
+            if self._router.has_all(timelines, attempts=attempts):
+                return Listing(sorted(timelines, key=lambda timeline: timeline.name))
+        raise attempts.failure() from attempts.reason
 
     def create_timeline(self, name: str) -> Timeline:
         """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""

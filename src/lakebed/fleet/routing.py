@@ -8,7 +8,7 @@ the control plane is away, the last route is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -16,7 +16,7 @@ from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import ID_MARK
 from lakebed.fleet.model import MAIN
-from lakebed.fleet.ports import NodePort, OperatorPort, Route
+from lakebed.fleet.ports import NodePort, OperatorPort, Route, TimelineInfo
 from lakebed.runtime import Environment
 from lakebed.texts import list_some
 
@@ -201,6 +201,28 @@ class Router:
             tenant=self.tenant,
             timeline=name,
         )
+
+    def check_behind(self, id: str, problem: NotFound, *, attempts: Attempts) -> Unavailable:
+        """The reason to ask again for a timeline that a node does not have and the control plane has.
+
+        The target of a relocation whose source is lost has the tenant as it was when it was attached, until the control
+        plane's word comes.
+
+        Raises `problem` when it is of something else, or the control plane does not have the timeline either.
+        """
+        if problem.kind != "timeline_not_found" or id not in _names_of(self.ask_route(attempts)).values():
+            raise problem
+        return Unavailable(f"The node of the tenant {self.tenant} does not know yet what is committed.", kind="behind")
+
+    def has_all(self, timelines: Iterable[TimelineInfo], *, attempts: Attempts) -> bool:
+        """Whether what a node lists has all that is committed; if not, why is noted. Cost: nothing, or 1 request."""
+        ids = {timeline.id for timeline in timelines}
+        if ids.issuperset(_names_of(self._route_within(attempts, fresh=False)).values()):
+            return True
+        if ids.issuperset(_names_of(self.ask_route(attempts)).values()):  # one was dropped since the route came
+            return True
+        attempts.note(Unavailable(f"The node of the tenant {self.tenant} lacks what is committed.", kind="behind"))
+        return False
 
     def _route_within(self, attempts: Attempts, *, fresh: bool) -> Route:
         for _ in attempts:

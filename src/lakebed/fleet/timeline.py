@@ -292,11 +292,14 @@ class Timeline:
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
         attempts = self._reads.attempts()
-        id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
-        for info in self._infos(attempts):
-            if info.id == id:
-                return info
-        raise Unavailable(f"The timeline {self.name} was dropped this moment: ask again.", kind="timeline_changed")
+        for _ in attempts:
+            id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
+            for info in self._infos(attempts):
+                if info.id == id:
+                    return info
+            absent = f"The node of the tenant {self.tenant} does not have the timeline {self.name} yet, or any more."
+            attempts.note(Unavailable(absent, kind="timeline_changed"))
+        raise attempts.failure() from attempts.reason
 
     def _infos(self, attempts: Attempts) -> list[TimelineInfo]:
         return self._router.ask(attempts, lambda node: node.timelines(self.tenant))
@@ -321,7 +324,7 @@ class Timeline:
             node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
             return node.checkpoint(self.tenant)
 
-        return self._router.ask(attempts, commit)
+        return self._reads.ask_of(id, attempts, lambda _: self._router.ask(attempts, commit))
 
     # ---- branches and pins
 
@@ -584,7 +587,7 @@ class _Reads:
         for _ in attempts:
             id = self.id(attempts)
             try:
-                result = read(id)
+                result = self.ask_of(id, attempts, read)
             except NotFound as problem:
                 if problem.kind != "timeline_not_found" or self._is_fixed:
                     raise
@@ -596,6 +599,15 @@ class _Reads:
                     if self._stays and not self._is_fixed:
                         self._id, self._is_fixed = id, True
                 return result
+        raise attempts.failure() from attempts.reason
+
+    def ask_of(self, id: str, attempts: Attempts, ask: Callable[[str], T]) -> T:
+        """What nodes answer of the timeline with an id, once they know it. Raises `NotFound`: it is gone."""
+        for _ in attempts:
+            try:
+                return ask(id)
+            except NotFound as problem:
+                attempts.note(self._router.check_behind(id, problem, attempts=attempts))
         raise attempts.failure() from attempts.reason
 
     def _at_least(self, lsn: int | None) -> int:
@@ -630,6 +642,9 @@ class _Reads:
                 if has_more:  # a long scan takes longer than its retries may
                     attempts.renew()
                 attempts.note(problem)
+                is_interrupted = True
+            except NotFound as problem:
+                attempts.note(self._router.check_behind(id, problem, attempts=attempts))
                 is_interrupted = True
             except InvalidRequest as problem:
                 if problem.kind != "below_cutoff" or lsn is not None:

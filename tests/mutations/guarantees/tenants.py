@@ -45,6 +45,7 @@ from mutations.defects import (
 from mutations.guarantee import Guarantee
 
 NAMES = "behaviour/fleet/client/test_names.py"
+CLIENT = "behaviour/fleet/client/test_client.py"
 FAILOVER = "behaviour/fleet/control/test_failover.py"
 CRASHES = "behaviour/fleet/node/test_crashes.py"
 ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
@@ -376,6 +377,16 @@ GUARANTEES = [
         f"{NAMES}::test_a_drop_that_meets_a_restore_is_refused",
     ),
     Guarantee(
+        "A timeline that is committed is read, also where its node has not heard of the commit.",
+        see(routing.Router.check_behind, lambda it: it.kind, "another"),
+        f"{CLIENT}::test_the_source_of_a_relocation_that_takes_over_again_hides_nothing",
+    ),
+    Guarantee(
+        "A timeline that is committed is listed, also where its node has not heard of the commit.",
+        returns(routing.Router.has_all, True),
+        f"{CLIENT}::test_the_source_of_a_relocation_that_takes_over_again_hides_nothing",
+    ),
+    Guarantee(
         "A client whose route is old does not say that a timeline that was made since is not there.",
         answer(
             routing.Router.current_id,
@@ -387,7 +398,7 @@ GUARANTEES = [
     Guarantee(
         "Record and manifest of a state are of one transaction.",
         always(client.Tenant._read_state, lambda it: it.txn),
-        "behaviour/fleet/client/test_client.py::test_a_state_is_of_one_transaction",
+        f"{CLIENT}::test_a_state_is_of_one_transaction",
     ),
     # ---- nodes
     Guarantee(

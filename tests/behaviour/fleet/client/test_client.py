@@ -115,6 +115,41 @@ SHOWN: dict[str, Callable[[Tenant], object]] = {
 }
 
 
+OF_A_BRANCH: dict[str, Callable[[Tenant], object]] = {
+    "get": lambda tenant: tenant.timeline("etl").get(b"k"),
+    "get_many": lambda tenant: tenant.timeline("etl").get_many([b"k"])[0],
+    "scan": lambda tenant: dict(tenant.timeline("etl").scan())[b"k"],
+    "view": lambda tenant: tenant.timeline("etl").at(1).get(b"k"),
+    "timelines": lambda tenant: b"%d" % len([row for row in tenant.timelines() if row.name == "etl"]),
+    "status": lambda tenant: b"%d" % tenant.timeline("etl").status().lsn,
+    "branch": lambda tenant: tenant.timeline("etl").branch("copy").get(b"k"),
+}
+
+
+@pytest.mark.parametrize("call", OF_A_BRANCH)
+def test_the_source_of_a_relocation_that_takes_over_again_hides_nothing(fleet: FleetInProcess, call: str) -> None:
+    """Its target is lost after a commit of which the source has not heard: the client waits until it has."""
+    orders = fleet.tenant()
+    orders.create(policy=Policy(retain_rows=1000))
+    orders.main.put(b"k", b"1")
+    orders.main.checkpoint()
+    source = fleet.node_of(orders.name)
+    target = next(name for name in fleet.nodes if name != source)
+    fleet.control.migrate(orders.name, target)
+    while fleet.node_of(orders.name) == source:
+        fleet.wait(0.1)
+    orders.main.branch("etl")
+    fleet.stopped.add(target)
+    while fleet.node_of(orders.name) == target:
+        fleet.wait(0.1)  # up to the round in which the source is told, before its own
+    client = fleet.tenant()
+    assert OF_A_BRANCH[call](client) == b"1"
+    client.timeline("etl").drop()
+    with pytest.raises(NotFound) as gone:
+        client.timeline("etl")
+    assert gone.value.kind == "timeline_not_found"
+
+
 @pytest.mark.parametrize("read", SHOWN)
 def test_no_read_goes_back_behind_what_a_read_has_shown(fleet: FleetInProcess, orders: Tenant, read: str) -> None:
     """The node is lost, and the next one has ingested less, as the log is away: a read waits, and is not older."""
