@@ -15,6 +15,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.model import MAIN, Policy, TenantRecord
 from lakebed.fleet.records import check_drop
+from lakebed.texts import whole_number
 
 TimelineName = Annotated[str, argument("TIMELINE", help="A timeline or branch of the tenant.")]
 Lsn = Annotated[int | None, option("--lsn", min=0, help="At this LSN. Default: the last one that was written.")]
@@ -289,9 +290,10 @@ def _policy(policy: Policy, texts: list[str] | None) -> Policy:
             raise InvalidRequest(
                 f"A tenant has no setting {key}: use {', '.join(policy.__struct_fields__)}.", kind="unknown_setting"
             )
-        if not value.isdigit():
+        number = whole_number(value)
+        if number is None:
             raise InvalidRequest(
                 f"{key} is {value!r}: use a whole number of rows, bytes or milliseconds.", kind="invalid_setting"
             )
-        changes[key] = int(value)
+        changes[key] = number
     return msgspec.structs.replace(policy, **changes)

@@ -16,6 +16,7 @@ from lakebed.fleet.layout import parse_layer_path, tenant_folder, txn_folder
 from lakebed.fleet.model import MAIN, Manifest, TenantRecord, TimelineIndex, Transaction, TransactionState
 from lakebed.fleet.ports import TransactionList
 from lakebed.reclaim.model import Explanation, Pin, Version
+from lakebed.texts import whole_number
 
 
 class Position(NamedTuple):
@@ -96,18 +97,20 @@ class TenantState:
             NotFound: ``version_not_found``.
             InvalidRequest: ``below_cutoff``, for an LSN that is written out.
         """
-        if version.isdigit():
-            txn = next((transaction for transaction in self._changes() if transaction.id == int(version)), None)
+        number = whole_number(version)
+        if number is not None:
+            txn = next((transaction for transaction in self._changes() if transaction.id == number), None)
             place = None if txn is None else self.place(Position(txn.main, txn.main_lsn))
             if place is not None:
                 return place
             raise self._absent(version)
-        name, mark, lsn = version.rpartition("@")
-        if mark and lsn.isdigit():
+        name, _, digits = version.rpartition("@")
+        lsn = whole_number(digits)
+        if name and lsn is not None:
             timeline = self.timeline(name)
             if timeline is None:
                 raise self._absent(version)
-            return self._check_position(timeline, int(lsn))
+            return self._check_position(timeline, lsn)
         timeline = self.timeline(version)
         if timeline is None:
             raise self._absent(version)
@@ -225,8 +228,9 @@ class TenantState:
 
     def _why_unneeded(self, whole: str) -> str:
         """What becomes of an object that the newest committed state does not name."""
-        number = whole.partition("/")[2].partition("/")[0]
-        txn = int(number) if number.isdigit() and f"{txn_folder(self.name, int(number))}/" in whole else None
+        txn = whole_number(whole.partition("/")[2].partition("/")[0])
+        if txn is not None and f"{txn_folder(self.name, txn)}/" not in whole:
+            txn = None
         unfinished = next((transaction for transaction in self.transactions.unfinished if transaction.id == txn), None)
         if unfinished is not None and unfinished.state is TransactionState.OPEN:
             return f"Transaction {txn} of the node {unfinished.node} is open, and wrote it: its commit decides."

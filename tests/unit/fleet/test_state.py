@@ -58,6 +58,16 @@ def test_a_commit_that_does_not_move_main_is_no_version() -> None:
     assert [version.id for version in state.versions()] == ["1", "3"]
 
 
+@pytest.mark.parametrize("number", ["²", "9" * 5_000], ids=["superscript", "long"])
+def test_what_looks_like_a_number_is_no_version(number: str) -> None:
+    """Digits that are no number, or one of more digits than Python reads, are as any other unknown version or path."""
+    state = a_state(a_timeline(MAIN, MAIN, 20), finished=(committed(1, MAIN, 20),))
+    for version in (number, f"{MAIN}@{number}"):
+        with pytest.raises(NotFound, match="has no version"):
+            state.find(version)
+    assert "No timeline needs it" in state.explain(f"{number}/x").sentence
+
+
 def test_a_version_below_the_cutoff_is_gone() -> None:
     """A version that nothing can read is neither listed nor found."""
     state = a_state(a_timeline(MAIN, MAIN, 20, cutoff=15), finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)))
