@@ -98,6 +98,28 @@ def test_config_and_databases(paimon: Paimon) -> None:
     assert paimon.lake.tables() == []
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_partitions_whose_names_are_equal_are_all_listed(paimon: Paimon, size: int) -> None:
+    """Values with slashes, and an empty one beside null, in pages of any size: no partition hides another."""
+    fields = [FIELDS[0], {"id": 1, "name": "a", "type": "STRING"}, {"id": 2, "name": "b", "type": "STRING"}]
+    paimon.create("t", fields=fields, partitionKeys=["a", "b"])
+    table = paimon.lake.table("db.t")
+    values = [("1/b=2", "3"), ("1", "2/b=3"), ("", "z"), (None, "z"), ("é", "y")]
+    rows = {"id": [*range(5)], "a": [a for a, _ in values], "b": [b for _, b in values]}
+    table.append(pa.table(rows, schema=table.arrow_schema))
+    listed: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"nextPageToken": ""}
+    while page["nextPageToken"] is not None:
+        page = paimon.done("GET", ":/partitions", None, maxResults=size, pageToken=page["nextPageToken"])
+        listed += page["partitions"]
+    null = "__DEFAULT_PARTITION__"
+    expected = [("1", "2/b=3"), ("1/b=2", "3"), (null, "z"), (null, "z"), ("é", "y")]
+    assert sorted(tuple(row["spec"].values()) for row in listed) == expected
+    assert [row["recordCount"] for row in listed] == [1] * 5
+    named = paimon.done("GET", ":/partitions", None, partitionNamePattern="a=1/b=2/b=_")
+    assert len(named["partitions"]) == 2
+
+
 def test_the_only_column_of_a_table_is_moved_to_the_end(paimon: Paimon) -> None:
     """It is there already: the change is made, and a column that does not exist is still an error."""
     paimon.create("t", fields=FIELDS[1:])

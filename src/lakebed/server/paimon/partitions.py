@@ -24,6 +24,7 @@ from lakebed.table.table import Table
 ROUTES: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
 _PARTITIONS: Final = f"{TABLE}/partitions"
 _PATTERN: Final = "partitionNamePattern"
+_AGAIN: Final = "\0"
 
 
 class Specs(msgspec.Struct, frozen=True):
@@ -52,7 +53,8 @@ def list_partitions(call: RepositoryCall) -> Response:
     (catalog, database, name), page = table_of(call), PageOf.asked(call, _PATTERN)
     matches = pattern_of(call.query.get(_PATTERN))
     by_name = _load_partitions(catalog.look(database, name)[0])
-    rows, following = page.cut(filter(matches, sorted(by_name)), by_name.get)
+    names = (name for name in sorted(by_name) if matches(name.rstrip(_AGAIN)))
+    rows, following = page.cut(names, by_name.get)
     return json({"partitions": rows, "nextPageToken": following})
 
 
@@ -85,14 +87,23 @@ def create_partitions(call: RepositoryCall, body: PartitionCreation) -> Response
 
 
 def _load_partitions(table: Table) -> dict[str, dict[str, Any]]:
-    """The partitions of the newest version by name, such as ``dt=2013-01-01/hour=3``."""
+    """The partitions of the newest version by name, such as ``dt=2013-01-01/hour=3``.
+
+    Values may have slashes, and an empty one is written as null is: names that repeat end with as many `_AGAIN`.
+    """
     snapshot, schema = table.latest(), table.schema
     if snapshot is None or not schema.partition_keys:
         return {}
     totals = partition_totals(table.context.manifests.live_entries(snapshot))
     partitions = totals["partition"].combine_chunks()
     specs = Placement.of(schema).specs(partitions)
-    return {"/".join(f"{key}={value}" for key, value in spec.items()): row for spec, row in _rows(specs, totals)}
+    by_name: dict[str, dict[str, Any]] = {}
+    for spec, row in _rows(specs, totals):
+        name = "/".join(f"{key}={value}" for key, value in spec.items())
+        while name in by_name:
+            name += _AGAIN
+        by_name[name] = row
+    return by_name
 
 
 def _rows(specs: Sequence[dict[str, str]], totals: pa.Table) -> list[tuple[dict[str, str], dict[str, Any]]]:
