@@ -121,7 +121,7 @@ class Tenant:
         return Timeline(self._router, self._log, name)
 
     def timelines(self) -> list[TimelineInfo]:
-        """All timelines, by name. Cost: 1 request."""
+        """All timelines, by name. Cost: 2 requests."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
         for _ in attempts:
             timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))

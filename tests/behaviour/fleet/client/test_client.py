@@ -107,6 +107,21 @@ def test_a_zombie_does_not_lead_a_client_back(fleet: FleetInProcess, orders: Ten
     assert main.get(b"k") == b"3"
 
 
+def test_a_client_of_the_source_of_a_relocation_lists_what_was_made_since(fleet: FleetInProcess) -> None:
+    """The source answers until the relocation ends, and has not heard of what its target commits."""
+    orders = fleet.tenant()
+    orders.create(policy=Policy(retain_rows=1000))
+    fleet.options = type(fleet.options)(route_s=60)
+    other = fleet.tenant()
+    source = fleet.node_of(orders.name)
+    assert [timeline.name for timeline in other.timelines()] == ["main"]
+    fleet.control.migrate(orders.name, next(name for name in fleet.nodes if name != source))
+    while fleet.node_of(orders.name) == source:
+        fleet.wait(0.1)
+    orders.create_timeline("etl")
+    assert [timeline.name for timeline in other.timelines()] == ["etl", "main"]
+
+
 SHOWN: dict[str, Callable[[Tenant], object]] = {
     "get": lambda tenant: tenant.main.get(b"k"),
     "get_many": lambda tenant: tenant.main.get_many([b"k", b"absent"])[0],
