@@ -335,17 +335,21 @@ class FileReader:
         self.find_many(likely, sequence=sequence, rows_by_key=rows_by_key, values=None)
         return rows_by_key
 
-    def select(self, batch: KeyBatch) -> KeyBatch:
+    def select(self, batch: KeyBatch, *, are_likely: bool = False) -> KeyBatch:
         """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`.
 
         Where nearly all keys of the last calls were in a mapped file, all are given: to look for a few in vain takes
         less time than to ask for each.
+
+        Args:
+            are_likely: so it is of the keys of which these are a part, and of all files that may have them.
         """
         tail = self.tail()
-        if self._full_call_count >= FULL_CALL_COUNT and len(batch) >= FEW_KEYS and tail.mapped and tail.pages:
+        is_full = are_likely or (self._full_call_count >= FULL_CALL_COUNT and len(batch) >= FEW_KEYS)
+        if is_full and tail.mapped and tail.pages:
             return batch
         if len(batch) < FEW_KEYS:
-            passed = list(compress(batch.keys, map(tail.filter.may_contain, batch.hashes.tolist())))
+            passed = list(compress(batch.keys, map(tail.filter.may_contain, map(hash_key, batch.keys))))
         else:
             passed = list(map(batch.keys.__getitem__, tail.filter.select(batch.hashes).tolist()))
         self._full_call_count += 1

@@ -62,7 +62,7 @@ class KeyBatch:
         """Those at [low, high)."""
         if high - low == len(self.keys):
             return self
-        return KeyBatch(self.keys[low:high], self.hashes[low:high])  # of all at once: each call costs some steps
+        return KeyBatch(self.keys[low:high], None if self._hashes is None else self._hashes[low:high])
 
     @property
     def texts(self) -> npt.NDArray[np.void] | None:

@@ -188,7 +188,7 @@ class Levels(list[Level]):
         So it is for few keys, where these and those before may be neighbours, where nearly all keys of the last calls
         were in the only level, and until there are `filters`.
         """
-        if len(keys) < FEW_KEYS or (self._full_call_count >= FULL_CALL_COUNT and len(self) == 1):
+        if len(keys) < FEW_KEYS or self.are_likely(keys):
             return None
         if not self._is_asked:
             if not self._was_asked:
@@ -208,6 +208,10 @@ class Levels(list[Level]):
         """
         self._are_neighbours = not self[-1].lie_apart(keys)
         return not self._are_neighbours
+
+    def are_likely(self, keys: Sequence[bytes]) -> bool:
+        """Whether some keys are many, and nearly all of those of the last calls were in the only level."""
+        return self._full_call_count >= FULL_CALL_COUNT and len(self) == 1 and len(keys) >= FEW_KEYS
 
     def note_absent(self, absent_count: int, count: int) -> None:
         """Note of how many keys of a call some were nowhere."""
@@ -533,7 +537,7 @@ class View:
         sequence, levels, files, wanted = self.sequence, self._levels or self.levels, self._files, keys
         if places is None and any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
-        batch = KeyBatch(wanted)
+        batch, are_likely = KeyBatch(wanted), levels.are_likely(wanted)
         cached_rows = self._cached_rows
         if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
             asks_cache, cached_rows = False, None
@@ -553,7 +557,7 @@ class View:
                     some = batch.slice(low, high)
                     if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
                         continue
-                    likely = reader.select(some)
+                    likely = reader.select(some, are_likely=are_likely)
                 else:
                     likely = KeyBatch(batch.keys[low:high])
                 if not likely.keys:
