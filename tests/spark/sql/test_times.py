@@ -158,3 +158,24 @@ def test_times_that_python_has_not_are_found_in_rows_that_a_merge_makes(sql: Run
         assert sql(f"SELECT id FROM lake.db.far WHERE {condition}") == [(1,)], condition
         sql(f"UPDATE lake.db.far SET v = v + 1 WHERE {condition}")
     assert sql("SELECT id, v FROM lake.db.far ORDER BY id") == [(1, 4), (2, 0), (3, 0)]
+
+
+def test_days_that_the_calendar_of_java_sql_lacks_are_found(sql: Run, session: SparkSession, lake: Lake) -> None:
+    """From 5 to 14 October 1582, which java.sql takes for the 15th: a filter leaves out no file of them."""
+    days = ("1582-10-04", "1582-10-10", "1582-10-15", "1899-12-31", "2024-02-29")
+    for kind in ("DATE", "TIMESTAMP"):
+        name = f"lake.db.{kind.lower()}s"
+        sql(f"CREATE TABLE {name} (id INT, d {kind}) PARTITIONED BY (id)")  # a file a row, each with bounds
+        rows = ", ".join(f"({number}, {kind}'{day}')" for number, day in enumerate(days))
+        sql(f"INSERT INTO {name} VALUES {rows}")
+        session.read.format("lakebed").load(lake.table(name.removeprefix("lake.")).url).createOrReplaceTempView(
+            "source"
+        )
+        for number, day in enumerate(days):
+            for place in (name, "source"):
+                found = {
+                    op: sorted(row[0] for row in sql(f"SELECT id FROM {place} WHERE d {op} {kind}'{day}'"))
+                    for op in ("=", ">=", "<>")
+                }
+                others = [other for other in range(5) if other != number]
+                assert found == {"=": [number], ">=": list(range(number, 5)), "<>": others}, (place, day)

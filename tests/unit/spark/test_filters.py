@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, In, LessThan, Not, StringStartsWith
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not, StringStartsWith
 
 from lakebed.spark.plan.filters import Translation, from_filter, from_json, translate
 from lakebed.table.model.predicate import mask_of
@@ -139,3 +140,18 @@ def test_long_and_deep_filters() -> None:
     for _ in range(5000):
         deep = both("NOT", deep)
     assert translated(deep).inexact == (0,)
+
+
+def test_a_day_that_spark_may_have_put_for_another_is_not_translated() -> None:
+    """Spark takes 10 October 1582 for the 15th, which java.sql has; later days, and what is no day, are translated."""
+    schema = pa.schema([("d", pa.date32()), ("z", pa.timestamp("us", "UTC")), ("s", pa.string())])
+    old = datetime.datetime(1582, 10, 15, tzinfo=datetime.UTC)
+    for item in (
+        EqualTo(("d",), datetime.date(1582, 10, 15)),
+        Not(EqualTo(("d",), datetime.date(1582, 10, 15))),
+        In(("d",), (datetime.date(2024, 2, 29), datetime.date(1582, 10, 15))),
+        GreaterThan(("z",), old),
+    ):
+        assert translate([from_filter(item)], schema) == Translation(None, (0,)), item
+    for item in (EqualTo(("d",), datetime.date(1901, 1, 1)), EqualTo(("s",), "1582-10-15")):
+        assert translate([from_filter(item)], schema).inexact == ()

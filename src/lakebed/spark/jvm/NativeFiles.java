@@ -23,7 +23,9 @@ import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils$;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.PredicateUtils$;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
 import scala.Option;
 import scala.collection.immutable.Map$;
 
@@ -34,6 +36,9 @@ import scala.collection.immutable.Map$;
  * and 4.3.
  */
 final class NativeFiles {
+  /** 3 January 1900 as days since 1970. */
+  private static final long FIRST_KEPT_DAY = -25_565;
+
   private NativeFiles() {}
 
   private static SparkSession session() {
@@ -114,13 +119,27 @@ final class NativeFiles {
     return filter.isDefined() ? filter.get() : null;
   }
 
-  /** Whether Spark's translation leaves out no part of a predicate, and takes no text for another one. */
+  /** Whether Spark's translation leaves out no part of a predicate, and takes no value for another one. */
   private static boolean isKnown(Predicate predicate) {
     if (predicate instanceof And || predicate instanceof Or || predicate instanceof Not) {
       return Arrays.stream(predicate.children()).allMatch(part -> isKnown((Predicate) part));
     }
-    return Arrays.stream(predicate.children()).allMatch(part -> !(part instanceof Literal<?> it) || Predicates.isText(it.value()))
+    return Arrays.stream(predicate.children()).allMatch(part -> !(part instanceof Literal<?> literal) || isKept(literal))
         && PredicateUtils$.MODULE$.toV1(predicate).isDefined();
+  }
+
+  /**
+   * Whether Spark's translation keeps a value. Its dates and times go through the calendar of java.sql, which has no days
+   * from 5 to 14 October 1582, and times of zones before 1900 of its own.
+   */
+  private static boolean isKept(Literal<?> literal) {
+    if (literal.value() instanceof Number number && literal.dataType() instanceof DateType) {
+      return number.longValue() >= FIRST_KEPT_DAY;
+    }
+    if (literal.value() instanceof Number number && literal.dataType() instanceof TimestampType) {
+      return number.longValue() >= FIRST_KEPT_DAY * 86_400_000_000L;
+    }
+    return Predicates.isText(literal.value());
   }
 
   /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */

@@ -196,6 +196,18 @@ _FILTERS: Final = {
 """Classes of `pyspark.sql.datasource`, and Spark's names of the same operations."""
 
 
+FIRST_KEPT_YEAR: Final = 1901
+"""Spark hands dates and times to a data source through the calendar of java.sql, which has no days from 5 to 14 October
+1582, and times of zones before 1900 of its own."""
+
+
+def _may_be_another(value: object) -> bool:
+    """Whether Spark may have put a value into a filter in place of another one."""
+    if isinstance(value, datetime.date):
+        return value.year < FIRST_KEPT_YEAR
+    return isinstance(value, str) and REPLACEMENT in value
+
+
 def from_filter(item: Filter) -> Term:
     """Read a filter that Spark hands to a Python data source; one of an unknown class has no translation."""
     kind = type(item).__name__
@@ -206,7 +218,7 @@ def from_filter(item: Filter) -> Term:
     if name is None:
         return _UNKNOWN
     values = () if "value" not in attributes else attributes["value"] if name == "IN" else (attributes["value"],)
-    if any(isinstance(value, str) and REPLACEMENT in value for value in values):
+    if any(map(_may_be_another, values)):
         return _UNKNOWN
     literals = tuple(Literal(bytes(value) if isinstance(value, bytearray) else value) for value in values)
     return Operation(name, (Reference(tuple(attributes["attribute"])), *literals))
