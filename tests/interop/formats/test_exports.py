@@ -15,6 +15,7 @@ from lakebed.errors import AlreadyExists, InvalidRequest
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.table.exports import ExportOptions, ExportReport, export_table
+from lakebed.table.imports import ImportOptions
 
 Rows = Callable[[int, int], pa.Table]
 Plain = Callable[[pa.Table], list[str]]
@@ -55,6 +56,21 @@ def test_every_type(lake: Lake, rows: Rows, plain: Plain, tmp_path: Path, kind: 
         export_table(table, str(tmp_path / "out"), format=format)
     import_table(lake, "back", str(tmp_path / "out"), format=format)
     assert plain(lake.table("back").read().select(expected.column_names)) == plain(expected)
+
+
+def test_days_beyond_the_calendar_of_python(lake: Lake, tmp_path: Path) -> None:
+    """They leave and come back as Parquet and Delta; as Iceberg, whose library lacks them, they are refused."""
+    days = pa.array([2_932_897, -719_163, None], pa.int32()).cast(pa.date32())
+    table = lake.create_table("t", pa.schema([("id", pa.int64()), ("d", pa.date32())]))
+    table.write(pa.table({"id": range(3), "d": days}))
+    for format in ("parquet", "delta"):
+        export_table(table, str(tmp_path / format), format=format)
+        for is_in_place in (True, False):
+            name = f"{format}_{is_in_place}"
+            import_table(lake, name, str(tmp_path / format), format=format, options=ImportOptions(in_place=is_in_place))
+            assert lake.table(name).read().sort_by("id")["d"].combine_chunks().equals(days)
+    with pytest.raises(InvalidRequest, match="cannot be written as the Iceberg table"):
+        export_table(table, str(tmp_path / "iceberg"), format="iceberg")
 
 
 @pytest.mark.parametrize("format", ["delta", "iceberg"])

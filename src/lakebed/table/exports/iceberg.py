@@ -117,7 +117,7 @@ def _commit_rows(
             replaced.delete("True")
             _add(replaced, rows, is_partitioned=bool(table.spec().fields))
         return str(catalog.load_table(name).metadata_location)
-    except (ValueError, NotImplementedError) as problem:
+    except (ValueError, NotImplementedError, OverflowError) as problem:  # the last of a date that Python has not
         if isinstance(problem, InvalidRequest):
             raise
         raise InvalidRequest(

@@ -114,6 +114,8 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
     _check_features(table, url)
     kept = _rows_to_keep(vectors)
     partition_keys = tuple(table.metadata().partition_columns)
+    # Not the statistics: they may have dates and times that Python has not.
+    actions = actions.select([name for name in ("path", "size_bytes", "partition") if name in actions.column_names])
     files = [
         _file(action, url, schema=schema, kept=kept, partition_keys=partition_keys) for action in actions.to_pylist()
     ]
