@@ -58,3 +58,21 @@ def test_long_lists(spark: SparkSession, make_table: MakeTable) -> None:
     assert lakebed.spark.read(spark, table, where=column("x").is_in(range(7, 100_007))).count() == 3
     text = " or ".join(f"{'xy'[number % 2]} > {number}" for number in range(7, 2007))
     assert lakebed.spark.read(spark, table, where=text).count() == 2
+
+
+def test_days_of_every_year(spark: SparkSession, make_table: MakeTable) -> None:
+    """`where=` finds days that the calendar of java.sql lacks, and those that Python has not."""
+    days = [-719_163, -141_432, -141_427, 0, 2_932_897]  # 1582-10-10 and 1582-10-15 in the middle
+    for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        table = make_table(pa.schema([("d", kind)]), name=str(kind).replace("[", "-"))
+        moments = pa.array(days, pa.int32()).cast(pa.date32()).cast(kind)
+        for number in range(len(days)):
+            table.write(pa.table({"d": moments.slice(number, 1)}))
+        for number, value in enumerate(moments):
+            for where, expected in (
+                (column("d") == value, 1),
+                (column("d").is_in([value]), 1),
+                (column("d") >= value, len(days) - number),
+                (~(column("d") == value), len(days) - 1),
+            ):
+                assert lakebed.spark.read(spark, table, where=where).count() == expected, (kind, number, where)

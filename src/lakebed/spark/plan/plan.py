@@ -28,7 +28,7 @@ from lakebed.repo.objects.task_store import EntryStore
 from lakebed.spark.plan.shipping import locate, pack_units, split_bytes, split_files
 from lakebed.table.files.planned_files import columns_of
 from lakebed.table.model.model import DataField, Split, TableSchema
-from lakebed.table.model.predicate_tree import And, Not, OneOf, Or, Predicate
+from lakebed.table.model.predicate_tree import And, Compare, Not, OneOf, Or, Predicate
 from lakebed.table.model.types import Type, parse_type
 from lakebed.table.read.read import ReadPlan
 
@@ -182,7 +182,7 @@ def plan_readers(
     Raises `NotFound`: a file is gone from a branch. Cost: columns of all files, then Python steps for each split; in a
     branch also that of `EntryStore.entries`.
     """
-    is_wanted = reaches is not None and (plan.where is None or is_small(plan.where))
+    is_wanted = reaches is not None and (plan.where is None or (is_small(plan.where) and has_known_days(plan.where)))
     # In a branch, files and packs are resolved together: one look at the branch, one moment.
     (entries,) = locate(store, [splits], files=split_files)
     root = _native_root(store, reaches) if reaches is not None and is_wanted else None
@@ -207,6 +207,33 @@ def _literal_count(bound: Predicate) -> int:
     if isinstance(bound, Not):
         return _literal_count(bound.part)
     return len(bound.values) if isinstance(bound, OneOf) else 1
+
+
+_KNOWN_DAYS: Final = (-25_202, 2_932_896)
+"""1901 to 9999, as days since 1970. Before, Spark's own reader takes some days for others (`filters.FIRST_KEPT_YEAR`);
+beyond, Python has no constant for a filter of Spark."""
+_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def has_known_days(bound: Predicate) -> bool:
+    """Whether all dates and times in a bound predicate mean the same in a filter of Spark."""
+    if isinstance(bound, And | Or):
+        return all(map(has_known_days, bound.parts))
+    if isinstance(bound, Not):
+        return has_known_days(bound.part)
+    if isinstance(bound, OneOf):
+        values = bound.values
+    elif isinstance(bound, Compare) and isinstance(bound.value, pa.Scalar):
+        values = pa.repeat(bound.value, 1)
+    else:
+        return True
+    is_date = pa.types.is_date32(values.type)
+    if not is_date and not pa.types.is_timestamp(values.type):
+        return True
+    per_day = 1 if is_date else _PER_DAY[values.type.unit]
+    units = pc.min_max(values.cast(pa.int32() if is_date else pa.int64())).as_py()
+    first, last = _KNOWN_DAYS
+    return units["min"] is None or (first * per_day <= units["min"] and units["max"] < (last + 1) * per_day)
 
 
 def _entries_of(splits: Iterable[Split], entries: Mapping[str, Entry]) -> dict[str, Entry]:
