@@ -11,7 +11,9 @@ import gc
 import hashlib
 import hmac
 import http.client
+import itertools
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -45,6 +47,7 @@ S3_SERVER = ROOT / "tests" / "servers" / "s3.py"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
+FOLDER_NUMBERS = itertools.count()
 NAMED_MAX = 200
 """Characters of a parameter that stand in the name of its test."""
 
@@ -227,6 +230,15 @@ def postgresql() -> Iterator[PostgreSQL]:
         except NotInstalled as problem:
             miss(str(problem))
         yield server
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test's own. Pytest's would list the folders of all tests before, and move a link to it."""
+    name = re.sub(r"\W", "_", request.node.name)[:25]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(FOLDER_NUMBERS)}"
+    folder.mkdir(0o700)
+    return folder
 
 
 @pytest.fixture(params=["memory", "local", "s3", "azure"])
