@@ -360,7 +360,6 @@ def test_an_oversized_key_is_refused_by_every_verb() -> None:
         (np.array([1, 2]), "wrong_type"),
         (np.array([[1, 2]])[:, ::2], "wrong_type"),
     ],
-    ids=repr,
 )
 def test_a_key_of_many_that_is_none(key: Any, kind: str) -> None:
     """Among valid keys too: also what can be joined with bytes, or compared with them, or neither, is no key."""
