@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.lsm.block import mark_changes
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, RUN_BYTES
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, choose_run_bytes
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.merge import merge_windows
@@ -46,13 +46,6 @@ READ_AHEAD_BYTES: Final = 16 << 20
 
 WINDOW_BYTES: Final = 3 << 20
 """Decoded rows that are merged at once. Each step from merging to encoding holds a copy of about this size."""
-
-_RUNS_BYTES: Final = 6 << 20
-"""Bytes before compression of the runs of blocks that all sources together decode at once: of few sources each run is
-larger than that of a scan, whose caller waits for it."""
-
-_RUN_BYTES_MAX: Final = 2 << 20
-"""Of one source: larger runs take no less time."""
 
 _READ_BYTES_MIN: Final = 256 << 10
 """A source reads at least so much at once, however many there are."""
@@ -229,7 +222,7 @@ def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatc
     for source, file in stretch.files:
         grouped.setdefault(source, []).append(file)
     ahead_bytes = min(max(_READ_BYTES_MIN, READ_AHEAD_BYTES // len(grouped)), AHEAD_BYTES_DEFAULT)
-    run_bytes = max(RUN_BYTES, min(_RUN_BYTES_MAX, _RUNS_BYTES // len(grouped)))
+    run_bytes = choose_run_bytes(len(grouped))
     return [_rows(files, grouped[source], ahead_bytes, run_bytes) for source in sorted(grouped)]
 
 

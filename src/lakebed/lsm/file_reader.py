@@ -76,8 +76,14 @@ _LOADED_AROUND_BYTES: Final = 2 << 20
 """So much in front of a place and behind it may be loaded with it: Linux maps what lies around a page that is touched,
 of a file that it keeps in large pages all of one."""
 
-RUN_BYTES: Final = 512 << 10
-"""Most bytes of neighbouring blocks, before compression, that a scan decodes as one: each time costs some steps."""
+_RUN_BYTES_MIN: Final = 512 << 10
+"""Most bytes of neighbouring blocks, before compression, that are decoded as one, of each of many sources."""
+
+_RUN_BYTES_MAX: Final = 2 << 20
+"""Of one source: larger runs take no less time."""
+
+_RUNS_BYTES: Final = 6 << 20
+"""Of the runs of all sources together, where they are few."""
 
 _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
@@ -709,7 +715,7 @@ class FileReader:
         ahead_bytes: int = AHEAD_BYTES_DEFAULT,
         growing: bool = True,
         fill_cache: bool = False,
-        run_bytes: int = RUN_BYTES,
+        run_bytes: int = _RUN_BYTES_MIN,
     ) -> Iterator[Block]:
         """The rows with keys in [start, end), one block or some at a time; those at the edges are cut without a copy.
 
@@ -720,7 +726,8 @@ class FileReader:
             growing: reads begin with one block and double up to this size, for who may stop soon.
             fill_cache: keep what is read. Otherwise a scan leaves the cache as it is, but for the block in which a
                 bounded one begins: small ranges are asked for again.
-            run_bytes: most bytes of neighbouring blocks, before compression, that are decoded as one; or one block.
+            run_bytes: most bytes of neighbouring blocks, before compression, that are decoded as one; or one block. See
+                `choose_run_bytes`.
 
         Raises: as `tail`.
         Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
@@ -921,7 +928,7 @@ class FileReader:
         return damage_error(self._path, tail.offsets[number], "a page of it contradicts itself")
 
     def _blocks(
-        self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool, run_bytes: int = RUN_BYTES
+        self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool, run_bytes: int = _RUN_BYTES_MIN
     ) -> Iterator[tuple[int, int, Block]]:
         """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due.
 
@@ -1033,6 +1040,11 @@ def _unload(mapped: memoryview, start: int, end: int) -> None:
     high -= high % mmap.PAGESIZE
     if low < high:
         _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+
+
+def choose_run_bytes(source_count: int) -> int:
+    """How much is decoded as one, of each of so many sources that are read together: each time costs some steps."""
+    return max(_RUN_BYTES_MIN, min(_RUN_BYTES_MAX, _RUNS_BYTES // source_count))
 
 
 def _lie_apart(pages: Pages, keys: Sequence[bytes], *, page_count_max: int) -> bool:

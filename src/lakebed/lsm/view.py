@@ -23,7 +23,15 @@ import lakebed.compute as pc
 from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import Entry, RowCache
-from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, FEW_ABSENT, FEW_KEYS, FULL_CALL_COUNT, FileReader, Rest
+from lakebed.lsm.file_reader import (
+    AHEAD_BYTES_DEFAULT,
+    FEW_ABSENT,
+    FEW_KEYS,
+    FULL_CALL_COUNT,
+    FileReader,
+    Rest,
+    choose_run_bytes,
+)
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import Filter, LevelsFilter, hash_key
 from lakebed.lsm.format import Tail
@@ -711,13 +719,22 @@ class View:
             for rows in memtable.sorted(start, end, sequence=self.sequence)
         ]
         levels = [files for level in self.levels if (files := level.of_range(start, end))]
-        ahead_bytes = min(AHEAD_BYTES_DEFAULT, SCAN_BYTES // max(1, len(levels)))
+        level_count = max(1, len(levels))
+        ahead_bytes, run_bytes = min(AHEAD_BYTES_DEFAULT, SCAN_BYTES // level_count), choose_run_bytes(level_count)
         for files in levels:
-            sources.append(self._parts(files, start, end, reverse=reverse, ahead_bytes=ahead_bytes))
+            parts = self._parts(files, start, end, reverse=reverse, ahead_bytes=ahead_bytes, run_bytes=run_bytes)
+            sources.append(parts)
         return sources
 
     def _parts(
-        self, files: Sequence[FileMeta], start: bytes | None, end: bytes | None, *, reverse: bool, ahead_bytes: int
+        self,
+        files: Sequence[FileMeta],
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        reverse: bool,
+        ahead_bytes: int,
+        run_bytes: int,
     ) -> Iterator[Part]:
         """Blocks of the files of one level; files are opened when their turn comes."""
         sequence = self.sequence
@@ -725,7 +742,7 @@ class View:
             if sequence is not None and file.min_sequence > sequence:
                 continue
             reader = self._files.reader(file)
-            for block in reader.batches(start, end, reverse=reverse, ahead_bytes=ahead_bytes):
+            for block in reader.batches(start, end, reverse=reverse, ahead_bytes=ahead_bytes, run_bytes=run_bytes):
                 plain = block.plain and (sequence is None or block.max_sequence <= sequence)
                 yield Part(block.batch, plain, block.batch.get_total_buffer_size())
 
