@@ -119,8 +119,8 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
         if run_count == count:
             return None
         if run_count >= count - count // _STRAY_SHARE:
-            newest_first = range(count - 1, -1, -1)
-            return np.fromiter(sorted(newest_first, key=log.__getitem__), np.int64, count)
+            places = sorted(range(count - 1, -1, -1), key=log.__getitem__)
+            return np.fromiter(places, np.int64, count)
     depth, codes = _first_words(keys, int(lengths.min()))
     if bool((codes[1:] > codes[:-1]).all()):
         return None
