@@ -52,12 +52,15 @@ class AuditLog:
         self._lines_max = lines_max
         self._until_trim = 0  # check at the first line: a process that restarts often must trim too
         self._lock = environment.runtime.lock()
+        self._last_id: str | None = None
         self._deferred: dict[bytes, bytes] = {}
         self._flushing = environment.runtime.lock()
 
     def append(self, line: AuditLine) -> None:
         """Write a line. Raises what a write of the store raises. Cost: 1 write."""
-        self._write({audit_key(mint_file_id(environment=self._environment)): encode_record(line)})
+        with self._lock:
+            key = self._mint_key()
+        self._write({key: encode_record(line)})
 
     def defer(self, line: AuditLine) -> bool:
         """Keep a line, at its place in the log, for the next `flush`. Cost: nothing.
@@ -65,10 +68,15 @@ class AuditLog:
         Returns:
             Whether no other one waits: the caller sees to a flush.
         """
-        key, record = audit_key(mint_file_id(environment=self._environment)), encode_record(line)
+        record = encode_record(line)
         with self._lock:
-            self._deferred[key] = record
+            self._deferred[self._mint_key()] = record
             return len(self._deferred) == 1
+
+    def _mint_key(self) -> bytes:
+        """The key of the next line, behind that of the last one also where both are of one millisecond."""
+        self._last_id = mint_file_id(self._last_id, environment=self._environment)
+        return audit_key(self._last_id)
 
     def flush(self) -> None:
         """Write the lines that wait; one that another call writes is written too. Raises as `append`. Cost: 1 write."""

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import urllib3
 
-from lakebed.server.audit import AuditLine
+from lakebed.runtime import Environment
+from lakebed.server.audit import AuditLine, AuditLog
+from lakebed.testing import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 
 
 def files_below(folder: Path) -> bytes:
@@ -201,6 +204,17 @@ def test_every_change_is_in_the_audit_log(client: Any) -> None:
     page = client.ask("GET", "/auth/audit", amount=1).json
     following = client.ask("GET", "/auth/audit", amount=1, after=page["pagination"]["next_offset"]).json
     assert [*page["results"], *following["results"]] == rows[:2]
+
+
+def test_lines_of_one_millisecond_are_in_order() -> None:
+    """The newest line is the first also where many are of one moment."""
+    environment = Environment(clock=ManualClock())
+    log = AuditLog(MemoryKeyValue(), environment=environment, lines_max=100)
+    for number in range(20):
+        line = AuditLine(at_ms=0, access_key="key", action="commit", subject=str(number))
+        (log.append if number % 3 else log.defer)(line)
+    lines = [line.subject for _, line in log.read(amount=100)]
+    assert lines == [str(number) for number in reversed(range(20))]
 
 
 def test_the_audit_log_is_bounded(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
