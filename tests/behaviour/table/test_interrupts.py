@@ -15,6 +15,7 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.table import Table
+from lakebed.testing.between import Between
 from lakebed.testing.clock import ManualClock
 from worlds.interrupts import interrupt_at
 from worlds.table.world import InlineRuntime
@@ -91,3 +92,18 @@ def test_an_interrupted_verb_is_done_or_not(verb: str, step: int) -> None:
         if where is None:
             break
     assert moment > 10
+
+
+def test_a_commit_that_is_interrupted_behind_its_snapshot_keeps_its_files() -> None:
+    """The snapshot is there, so its rows are, whatever the caller was told."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    table = new_table()
+    store = Between(table.store, kind="put", prefix="snapshot/snapshot-", happens=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Table.open(store, name="t", environment=table.context.environment).upsert(rows({5: "e"}))
+    assert store.happened
+    PROCESS_CACHE.clear()
+    assert contents(Table.open(table.store, name="t", environment=table.context.environment)) == NOW | {5: "e"}

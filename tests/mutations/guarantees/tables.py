@@ -56,7 +56,7 @@ GUARANTEES = [
     Guarantee(
         "A commit that was interrupted (Ctrl-C) behind its snapshot keeps its files.",
         see(rows.commit_or_discard, NotFound, BaseException),
-        "behaviour/table/test_interrupts.py::test_an_interrupted_verb_is_done_or_not[upsert-13]",
+        "behaviour/table/test_interrupts.py::test_a_commit_that_is_interrupted_behind_its_snapshot_keeps_its_files",
     ),
     Guarantee(
         "A live file that is added again is there once.",
