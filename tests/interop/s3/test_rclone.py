@@ -112,3 +112,16 @@ def test_verbs_of_rclone(gateway: Running, tmp_path: Path) -> None:
     rclone("check lake:analytics.main lake:analytics.dev")
     branches = gateway.site.repositories.repository("analytics").branches()
     assert sorted(branch.name for branch in branches) == ["dev", "main"]
+
+
+def test_pages_of_encoded_names(gateway: Running, tmp_path: Path) -> None:
+    """What stands last on a page is read and deleted under its own name, with whatever percent and plus signs."""
+    settings = "".join(line + "\n" for line in BLOCK.splitlines() if line.startswith("export"))
+    names = [f"{name}{number}" for name in ("a+b", "50%", "%41", "=&") for number in (1, 2)]
+    write_files(tmp_path / "raw", dict.fromkeys(names, b"1"))
+    pages = {"RCLONE_S3_LIST_URL_ENCODE": "true", "RCLONE_S3_LIST_CHUNK": "1"}
+    run(settings + "rclone sync ./raw lake:analytics.main/raw", gateway, tmp_path, **pages)
+    run(settings + "rclone sync --fast-list lake:analytics.main/raw ./copy", gateway, tmp_path, **pages)
+    assert read_folder(tmp_path / "copy") == read_folder(tmp_path / "raw") == read_branch(gateway)
+    run(settings + "rclone purge lake:analytics.main/raw", gateway, tmp_path, **pages)
+    assert read_branch(gateway) == {}

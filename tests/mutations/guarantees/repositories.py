@@ -33,6 +33,7 @@ from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
 from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import message
+from lakebed.server.s3 import listing as s3_listing
 from mutations.defects import (
     always,
     answer,
@@ -210,6 +211,12 @@ GUARANTEES = [
         "A completion of an upload that was aborted stages nothing.",
         answer(multipart._publish, lambda it: it.write_unique, complete_whatever_became_of_it),
         "behaviour/server/s3/test_multipart.py::test_an_abort_during_a_completion_wins_before_it_is_staged",
+    ),
+    # ---- listings
+    Guarantee(
+        "A listing over S3 that begins inside of a branch does not leave out the rest of the branch.",
+        returns(s3_listing._is_cut, value=False),
+        "behaviour/server/s3/test_listing.py::test_a_page_that_begins_inside_of_a_branch",
     ),
     # ---- collection
     Guarantee(

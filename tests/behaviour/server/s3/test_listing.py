@@ -112,8 +112,39 @@ def test_branches_stand_in_front_of_the_keys_of_a_repository(gateway: Any, liste
     for size in (1, 2, 5, 1_000):
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket="branches", PaginationConfig={"PageSize": size})
         assert [row["Key"] for page in pages for row in page.get("Contents", [])] == keys
-    assert "Contents" not in s3.list_objects_v2(Bucket="branches", Prefix="missing/")
+    for prefix in ("missing/", "/", "a folder/", "~/x", "main~1~/"):
+        assert s3.list_objects_v2(Bucket="branches", Prefix=prefix)["KeyCount"] == 0
+        assert "Contents" not in s3.list_objects(Bucket="branches", Prefix=prefix, Delimiter="/")
     assert s3.list_object_versions(Bucket="branches.x")["Versions"][0]["VersionId"] == "null"
+
+
+@pytest.mark.parametrize("delimiter", ["/", "-"])
+def test_a_page_that_begins_inside_of_a_branch(gateway: Any, delimiter: str) -> None:
+    """A common prefix in front of the keys is listed as one among them: where there is more of it behind the marker."""
+    s3 = gateway.s3()
+    name = f"inside{ord(delimiter)}"
+    gateway.rest("POST", "/repositories", {"name": name, "storage_namespace": f"local://{name}"})
+    keys = [f"{branch}/{key}" for branch in ("dev", "dev-2", "x") for key in ("k", "l")]
+    for branch in ("dev", "dev-2", "x"):
+        s3.create_bucket(Bucket=f"{name}.{branch}")
+    for key in keys:
+        s3.put_object(Bucket=name, Key=key, Body=b"1")
+    prefix = "" if delimiter == "-" else "dev"  # without one, main is listed too, which has no key
+    for after in ("dev-2/", "dev-2/k", "dev-2/l", "dev-2/m", "dev/", "dev/k", "dev/l", "dev-", "d", "dex"):
+        page = s3.list_objects_v2(Bucket=name, Prefix=prefix, Delimiter=delimiter, StartAfter=after)
+        plain, common = fold([key for key in keys if key.encode() > after.encode()], prefix, delimiter)
+        common = [text for text in common if text != after]
+        assert [row["Prefix"] for row in page.get("CommonPrefixes", [])] == common, after
+        assert [row["Key"] for row in page.get("Contents", [])] == plain, after
+
+
+def test_a_page_says_where_the_next_one_begins(gateway: Any, listed_bucket: str) -> None:
+    """Without a delimiter too: rclone, where it is not said, goes by the last key, and decodes that key twice."""
+    s3 = gateway.s3()
+    page = s3.list_objects(Bucket=listed_bucket, MaxKeys=KEYS.index("b/%41/x") + 1)
+    assert page["IsTruncated"]
+    assert page["NextMarker"] == page["Contents"][-1]["Key"] == sorted(KEYS, key=str.encode)[KEYS.index("b/%41/x")]
+    assert "NextMarker" not in s3.list_objects(Bucket=listed_bucket)
 
 
 def test_buckets_are_repositories_and_branches(gateway: Any, bucket: str, code: Code) -> None:
