@@ -19,7 +19,7 @@ from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental, stream
 from lakebed.table.codec import manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
-from lakebed.table.commit import commit, conflicts, index_after, prepared, presence, vector_update
+from lakebed.table.commit import commit, conflicts, index_after, late_rows, prepared, presence, vector_update
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, field_options, first_row, functions, lists, partial_update, sequence
 from lakebed.table.engines.merge import encode_keys
@@ -53,6 +53,16 @@ def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]
 
 GUARANTEES = [
     # ---- commits that race
+    Guarantee(
+        "A write that others overtook is newer than what was there before it, whatever was compacted meanwhile.",
+        returns(late_rows.number_after, None),
+        "behaviour/table/test_late_rows.py::test_a_write_that_a_compaction_under_way_does_not_see",
+    ),
+    Guarantee(
+        "A delete that no merge could take back is refused, so that the table stays readable.",
+        returns(partial_update.PartialUpdate.check_retracts, None),
+        "unit/table/test_engines.py::test_a_delete_that_no_merge_could_take_back_is_not_written",
+    ),
     Guarantee(
         "A commit that was interrupted (Ctrl-C) behind its snapshot keeps its files.",
         see(rows.commit_or_discard, NotFound, BaseException),

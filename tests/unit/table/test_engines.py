@@ -486,3 +486,38 @@ def test_floats_beyond_the_largest(kind: pa.DataType, function: str) -> None:
     assert table.read().sort_by("id")["v"].to_pylist() == pytest.approx(expected, nan_ok=True)
     table.compact(full=True)
     assert table.read().sort_by("id")["v"].to_pylist() == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("engine", ["aggregation", "partial-update"])
+def test_a_column_that_no_function_takes_is_not_added(engine: str) -> None:
+    """It is refused, for the table could not be read with it: its default function takes no texts."""
+    options = {"merge-engine": engine, "fields.default-aggregate-function": "sum"}
+    options |= {"fields.at.sequence-group": "v"} if engine == "partial-update" else {}
+    columns = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("at", pa.int64())])
+    store = open_store(f"memory://engines-{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=columns, primary_keys=["id"], options=options)
+    table.upsert(pa.table({"id": [1], "v": [2], "at": [3]}))
+    with pytest.raises(InvalidRequest, match="Set the functions of the other columns"):
+        table.add_column("text", "STRING")
+    assert table.refresh().id == 0
+    table.remove_options(["fields.default-aggregate-function"])
+    table.add_column("text", "STRING")
+    assert table.read().num_rows == 1
+
+
+def test_a_delete_that_no_merge_could_take_back_is_not_written() -> None:
+    """A delete of a group with such a function is refused, for the table could not be read any more; others are not."""
+    options = {
+        "merge-engine": "partial-update",
+        "fields.at.sequence-group": "v",
+        "fields.v.aggregate-function": "max",
+        "fields.w.sequence-group": "x",
+    }
+    columns = pa.schema([(name, pa.int64()) for name in ("id", "at", "v", "w", "x")])
+    store = open_store(f"memory://engines-{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=columns, primary_keys=["id"], options=options)
+    table.upsert(pa.table({"id": [1], "at": [1], "v": [5], "w": [1], "x": [7]}))
+    with pytest.raises(InvalidRequest, match="aggregated by max"):
+        table.write(pa.table({"id": [1], "at": [2], "v": [5], "gone": [True]}), deletes="gone")
+    table.write(pa.table({"id": [1], "w": [2], "x": [7], "gone": [True]}), deletes="gone")
+    assert table.read().to_pylist() == [{"id": 1, "at": 1, "v": 5, "w": 2, "x": None}]

@@ -6,8 +6,9 @@ recognition of replayed commits.
 Invariants:
 - What a snapshot references is durable before the snapshot: data files (by the caller), then manifests, lists and
   indexes, which are put together, for nothing names them before it.
-- A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite,
-  restore) is derived again from the newest snapshot; any other change that rests on state is checked against it.
+- A lost race rewrites the two lists only, and files whose rows must follow the winner's (`late_rows`). A change that
+  depends on the state (`CommitRequest.derive`: overwrite, restore) is derived again from the newest snapshot; any other
+  change that rests on state is checked against it.
 - All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
 - ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the
   winner's list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
@@ -53,6 +54,7 @@ from lakebed.table.codec.manifest import (
 from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
+from lakebed.table.commit.late_rows import number_after
 from lakebed.table.commit.presence import WHY_GONE, find_gone_file
 from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.model.model import (
@@ -191,6 +193,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     attempt = _Commit(
         branch=branch,
         request=request,
+        changes=request.changes,
         schema=branch.schema,
         commit_user=request.options.get("commit_user") or "",
         commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else int(identifier),
@@ -238,6 +241,12 @@ class _Commit:
     tries: int = 0
     """Races lost so far."""
     try_started_s: float = 0.0
+    changes: Sequence[BucketChange] = ()
+    """Of the request, or with rows that were numbered anew; see `late_rows`."""
+    renumberings: int = 0
+    """How often that was done."""
+    renumbered: frozenset[str] = frozenset()
+    """The paths of the files of `changes`, when it was."""
     entries: pa.Table | None = None
     """Of a change that does not depend on the state: computed once."""
     delta: tuple[ManifestMeta, ...] | None = None
@@ -304,6 +313,7 @@ class _Commit:
                 continue
             self._remember(snapshot)
             self._discard(keep=self.used)
+            self._discard_overtaken()
             _LOG.info(
                 "committed",
                 table=self.branch.store.root_url,
@@ -366,7 +376,7 @@ class _Commit:
         )
         index_manifest = self._index_of(staged)
         changelog = self.changelog = self.changelog or self._write_changelog()
-        self.used |= changelog.paths
+        self.used |= changelog.paths | self.renumbered
         self._put_waiting()
         self._check_presence(staged.entries)
         if changelog.entries is not None:
@@ -407,15 +417,30 @@ class _Commit:
     def _stage_change(self, head: Snapshot | None) -> StagedChange:
         if self.request.derive is not None:
             return self.request.derive(head)
+        if self.request.kind == "APPEND" and self.request.basis is None and head is not None:
+            self._number_rows(head)
         if self.entries is None:
-            self.entries = entries_of_changes(self.request.changes)
+            self.entries = entries_of_changes(self.changes)
         if self.request.basis is not None:
             self._check_basis(self.request.basis, self.entries, head)
         if rests_on_state(self.entries):
             self._check_fits(self.entries, head)
         if may_have_vectors(self.schema) and any(map(read_files, self.request.changes)):
             self._check_vectors(head)
-        return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
+        return StagedChange(entries=self.entries, base=head, changes=self.changes)
+
+    def _number_rows(self, head: Snapshot) -> None:
+        """Number the rows after all that other writers committed, where the table's merges need it."""
+        try:
+            numbered = number_after(self.branch, self.changes, head, times=self.renumberings, note=self.written.extend)
+        except NotFound:
+            self._check_presence(entries_of_changes(self.changes))
+            raise
+        if numbered is not None:
+            self.changes, self.entries, self.delta = numbered, None, None
+            self.renumberings += 1
+            names = {file.file_name for change in numbered for file in change.added}
+            self.renumbered = frozenset(path for path in self.written if path.rpartition("/")[2] in names)
 
     def _check_schemas(self, staged: StagedChange) -> None:
         """Raise `Conflict` if the change was made under a schema whose rows the newest one cannot carry."""
@@ -668,6 +693,13 @@ class _Commit:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
         discard(self.branch.store, unused, environment=self.branch.environment)
+
+    def _discard_overtaken(self) -> None:
+        """Delete the files of this commit's own whose rows were numbered anew."""
+        if self.request.own and self.renumberings:
+            pairs = zip(self.request.changes, self.changes, strict=True)
+            overtaken = [replace(before, changelog=()) for before, now in pairs if now is not before]
+            discard_changes(self.branch, overtaken)
 
 
 def _select_new(entries: pa.Table) -> pa.Table:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ColumnFunction, function_of, is_true
+from lakebed.table.engines.functions import Retracts
 from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merge_rows, several
 from lakebed.table.engines.merge import KeyGroups
 from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, option_error
@@ -80,6 +81,13 @@ class Aggregation(MergeEngine):
         ):
             return False
         return not with_deletes or all(function.retracts_apart for function in functions)
+
+    @property
+    def follows_commits(self) -> bool:
+        functions = [function.function for function in self.functions.values()]
+        return self.removes or not all(
+            function.any_order and function.retracts is not Retracts.LATER for function in functions
+        )
 
     @property
     def drops_deletes(self) -> bool:

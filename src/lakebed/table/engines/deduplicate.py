@@ -34,6 +34,7 @@ class Deduplicate(MergeEngine):
     deletes: ClassVar = Deletes.REMOVE
     replaces_rows: ClassVar = True
     keeps_levels_apart: ClassVar = False
+    follows_commits: ClassVar = False
 
     @classmethod
     def of(cls, schema: TableSchema) -> Deduplicate:

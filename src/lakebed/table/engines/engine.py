@@ -69,6 +69,14 @@ class MergeEngine(Protocol):
     def of(cls, schema: TableSchema) -> MergeEngine:
         """The engine of a table. Raises `InvalidRequest`: options that contradict each other or the schema."""
 
+    @property
+    def follows_commits(self) -> bool:
+        """Whether rows must be merged in the order of their commits, and not only in some order of those at one time.
+
+        A row that survives as it is may lie anywhere among the rows of writers at the same time. A row that is made of
+        several, or that stays because it was there first, may not.
+        """
+
     def optional(self, given: frozenset[str]) -> frozenset[str]:
         """Columns that rows with the columns `given` may lack: nulls there change no value; by default none."""
         return frozenset()
@@ -115,6 +123,16 @@ class MergeEngine(Protocol):
         Raises `InvalidRequest`: values that cannot be merged, such as a sum that is too large for its column. Cost: a
         few passes over whole columns; never a loop over rows.
         """
+
+    def check_retracts(self, rows: pa.Table) -> None:
+        """Refuse rows that are to be taken back, before they are written: no merge could take them back.
+
+        Args:
+            rows: all columns of the table; the key alone may be all that they have.
+
+        Raises `InvalidRequest`.
+        """
+        return
 
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None

@@ -74,14 +74,17 @@ class ColumnFunction:
         if self.ignores_retracts:
             rows = rows.only(~rows.retracts)
         elif not self.takes_retracts and (rows.retracts & rows.counts).any():
-            raise InvalidRequest(
-                f"Column {self.column!r} is aggregated by {self.name}, which cannot take a row back, and files of the "
-                f"table hold deletes; set its option '{PREFIX}{self.column}.{IGNORE_RETRACT}' = 'true' to leave "
-                "them out.",
-                kind="unsupported_retract",
-                column=self.column,
-            )
+            raise self.retract_error("files of the table hold deletes")
         return self.function.values(rows.of(column), rows, self.settings)
+
+    def retract_error(self, why: str) -> InvalidRequest:
+        """The error for a row that the function would have to take back."""
+        return InvalidRequest(
+            f"Column {self.column!r} is aggregated by {self.name}, which cannot take a row back, and {why}; set its "
+            f"option '{PREFIX}{self.column}.{IGNORE_RETRACT}' = 'true' to leave them out.",
+            kind="unsupported_retract",
+            column=self.column,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,12 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
         )
     kind = parse_type(field.type)
     if not function.takes(kind):
+        hint = ""
+        if not options.get(option):
+            option = DEFAULT_FUNCTION
+            hint = " Set the functions of the other columns by name, and leave out the default one."
         raise option_error(
-            f"Option {option!r} aggregates column {name!r} by {function_name}, which does not take {field.type}.",
+            f"Option {option!r} aggregates column {name!r} by {function_name}, which does not take {field.type}.{hint}",
             option,
         )
     settings = Settings(

@@ -39,6 +39,7 @@ class FirstRow(MergeEngine):
     order: ClassVar = None
     replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = True
+    follows_commits: ClassVar = True
     drops_deletes: ClassVar = True
     ignores_repeats: ClassVar = True
     increments: ClassVar = Increments.COMPARED

@@ -56,6 +56,7 @@ class PartialUpdate(MergeEngine):
 
     replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = False
+    follows_commits: ClassVar = True
     increments: ClassVar = Increments.UNKNOWN
 
     @classmethod
@@ -104,6 +105,15 @@ class PartialUpdate(MergeEngine):
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
         needed = (group.sequence for group in self.groups if not wanted.isdisjoint((*group.columns, *group.sequence)))
         return frozenset(name for names in needed for name in names)
+
+    def check_retracts(self, rows: pa.Table) -> None:
+        if self.deletes is not Deletes.RETRACT:
+            return
+        for group in self.groups:
+            functions = (self.functions[name] for name in group.columns if name in self.functions)
+            refusing = next((function for function in functions if not function.takes_retracts), None)
+            if refusing is not None and any(rows.column(name).null_count < rows.num_rows for name in group.sequence):
+                raise refusing.retract_error("some of the deletes have a value of its group's sequence")
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         is_several, every = several(rows, groups)

@@ -174,6 +174,16 @@ def with_checked_engine(schema: TableSchema) -> TableSchema:
     return schema
 
 
+def with_mergeable_columns(schema: TableSchema) -> TableSchema:
+    """The schema after a column was added.
+
+    Raises `InvalidRequest`: the merge engine has no function for it. The table could not be read any more.
+    """
+    if schema.primary_keys and engine_name(schema.options) in ENGINES:
+        engine_of(schema)
+    return schema
+
+
 def option_prefixes(options: Mapping[str, str]) -> tuple[str, ...]:
     """Beginnings of the option names that the engine named in some options implements; none of an unknown engine."""
     engine = ENGINES.get(engine_name(options))

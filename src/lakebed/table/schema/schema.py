@@ -21,7 +21,13 @@ from typing_extensions import Buffer
 from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
-from lakebed.table.engines.registry import check_defined, option_prefixes, refuse_change_of_marking, with_checked_engine
+from lakebed.table.engines.registry import (
+    check_defined,
+    option_prefixes,
+    refuse_change_of_marking,
+    with_checked_engine,
+    with_mergeable_columns,
+)
 from lakebed.table.engines.sequence import check_sequence
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.model import DataField, TableSchema
@@ -425,7 +431,8 @@ def add_column(
     Args:
         name: a tuple is the path of a field inside a nested column, as `nested` describes it.
 
-    Raises `InvalidRequest`: the name is taken or reserved, the type unknown or NOT NULL; a path leads to no row.
+    Raises `InvalidRequest`: the name is taken or reserved, the type unknown or NOT NULL, or not one that the default
+    aggregate function takes; a path leads to no row.
     """
     if isinstance(name, tuple) and len(name) > 1:
         return _add_inside(schema, name, type_text, comment=comment, after=after, first=first)
@@ -440,6 +447,7 @@ def add_column(
         fields=(*schema.fields, DataField(field_id, name, parsed.text, description=comment)),
         highest_field_id=next_id - 1,
     )
+    with_mergeable_columns(added)
     if after is None and not first:
         return added
     return replace(move_column(added, name, after=after), id=added.id)

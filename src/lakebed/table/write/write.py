@@ -7,7 +7,7 @@ Invariants:
   a batch.
 - Sequence numbers of a bucket continue after the highest one in the writer's base snapshot. Two writers with the same
   base may use the same numbers: their upserts of one key are ordered by sequence number, then by commit; neither commit
-  fails.
+  fails. Engines that this would mislead have the later commit's rows numbered anew (`lakebed.table.commit.late_rows`).
 - Files are durable when `finish` returns; only the commit references them.
 - A writer that fails deletes its files and is closed.
 """
@@ -238,7 +238,9 @@ class TableWriter:
         if not kinds.any():
             return conform(part, schema=self._schema), kinds
         conform(part.filter(pc.invert(mask)), schema=self._schema)
-        return conform_keys(part, schema=self._schema), kinds
+        rows = conform_keys(part, schema=self._schema)
+        engine_of(self._schema).check_retracts(rows.filter(mask))
+        return rows, kinds
 
     def _add(self, rows: pa.Table, kinds: npt.NDArray[np.int8]) -> None:
         if rows.num_rows == 0:

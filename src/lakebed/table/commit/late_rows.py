@@ -1,0 +1,116 @@
+"""Rows of a change that another commit has overtaken get later sequence numbers.
+
+Owns: `number_after`. A writer numbers its rows after those of the version that it began with. When others commit first,
+their rows have the same numbers, or higher ones. Engines whose row of a key comes from several rows, or from the oldest
+one, must not merge by such numbers: a compaction gives what it merges the number of the newest part, and a row that is
+numbered below that would count as older than all parts, also than those that were there when its writer began. So the
+files of such rows are written anew, with numbers above all that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import lakebed.compute as pc
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.engines.registry import engine_of
+from lakebed.table.files.data_file import RollingWriter
+from lakebed.table.files.external import targets_of
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot, Split, TableSchema
+from lakebed.table.model.row_kinds import SEQUENCE_COLUMN
+from lakebed.table.read.read import ReadPlan, merge_windows
+from lakebed.table.write.write import BucketIndex
+from lakebed.table.write.write_settings import file_settings
+
+_GAP_BITS: Final = 10
+_GAP_BITS_MAX: Final = 40
+
+
+def number_after(
+    branch: TableBranch,
+    changes: Sequence[BucketChange],
+    head: Snapshot,
+    *,
+    times: int,
+    note: Callable[[Sequence[str]], None],
+) -> list[BucketChange] | None:
+    """Changes whose rows are newer than all rows of a version; None: they are so already, or their engine needs it not.
+
+    Args:
+        branch: has seen the newest schema.
+        changes: bring files to level 0 and delete none.
+        times: how often the same rows were numbered anew before. Each time more numbers are left out below them, so
+            that a change whose files take long to write is overtaken less and less.
+        note: called with the paths of new files.
+
+    Cost: none when nothing was overtaken; else each file of an overtaken bucket is read and written, one by one.
+    """
+    if not branch.schema.primary_keys or not engine_of(branch.schema).follows_commits:
+        return None
+    index = BucketIndex(branch.manifests.live_entries(head))
+    least: dict[tuple[bytes, int], int] = {}
+    for change in changes:
+        bucket = change.partition, change.bucket
+        for file in change.added:
+            least[bucket] = min(file.min_sequence_number, least.get(bucket, file.min_sequence_number))
+    gap = 1 << min(_GAP_BITS * times, _GAP_BITS_MAX)
+    shifts = {
+        bucket: free - number + gap
+        for bucket, number in least.items()
+        if number < (free := index.next_sequence(*bucket))
+    }
+    if not shifts:
+        return None
+    return [
+        replace(change, added=tuple(_renumber(branch, change, shift=shift, note=note)))
+        if (shift := shifts.get((change.partition, change.bucket))) is not None
+        else change
+        for change in changes
+    ]
+
+
+def _renumber(
+    branch: TableBranch, change: BucketChange, *, shift: int, note: Callable[[Sequence[str]], None]
+) -> list[DataFile]:
+    """The files of a change written anew, each under its own schema: all sequence numbers are greater by `shift`."""
+    files: list[DataFile] = []
+    for file in change.added:
+        schema = branch.schemas.load(file.schema_id)
+        split = _split_of(change, file, schema)
+        writer = RollingWriter(
+            branch.store,
+            folder=split.folder,
+            schema=schema,
+            settings=file_settings(schema),
+            environment=branch.environment,
+            targets=targets_of(branch.store, schema, rng=branch.environment.rng),
+        )
+        plan = ReadPlan(schema=schema, schemas={schema.id: schema}, columns=())
+        try:
+            # Of a file alone the windows are its rows as they are.
+            for rows in merge_windows(branch.store, split, plan=plan, fields=schema.fields, keep_deletes=True):
+                at = rows.schema.get_field_index(SEQUENCE_COLUMN)
+                numbers = pc.add(rows.column(at), shift)
+                writer.write(rows.set_column(at, rows.schema.field(at), numbers).combine_chunks())
+            files += writer.close()
+        finally:
+            note(writer.paths)
+    return files
+
+
+def _split_of(change: BucketChange, file: DataFile, schema: TableSchema) -> Split:
+    folder, *others = Placement.of(schema).folders(change.partition, change.bucket)
+    return Split(
+        partition=change.partition,
+        partition_values={},
+        bucket=change.bucket,
+        folder=folder,
+        files=(file,),
+        needs_merge=True,
+        schema_id=schema.id,
+        row_count=file.row_count,
+        other_folders=tuple(others),
+    )
