@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -401,5 +402,6 @@ def test_an_empty_branch_goes_without_what_is_written_meanwhile(home: Repository
     refused(Conflict, "branch_moved", delete_empty_branch, home, "other", hang)
     assert contents(home, "other") == {"d": "4"}
     create_branch(home, "third", source="main")
+    refused(Conflict, "branch_moved", partial(delete_empty_branch, home, "third", lambda: True, head="another"))
     assert delete_empty_branch(home, "third", lambda: not contents(home, "third"))
     refused(NotFound, "branch_not_found", load_branch, home, "third")

@@ -16,6 +16,7 @@ from lakebed.repo.heads import actions
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.records import runs
 from lakebed.repo.records.runs import ActionRun, new_run_id, store_run
+from lakebed.repo.references import tags
 from lakebed.repo.transport.transport import context_of
 from worlds.listener import Reply, Request, listen
 from worlds.waiting import wait_until
@@ -27,6 +28,8 @@ class Webhook:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.status = 200
+        self.statuses: list[int] = []
+        """Of the next replies; then `status`."""
         self.hang = threading.Event()
         self.hang.set()
         self.port = 0
@@ -35,7 +38,7 @@ class Webhook:
         """Remember what it was asked."""
         self.requests.append((request.path, dict(request.headers), json.loads(request.body)))
         self.hang.wait(60)
-        return Reply(self.status)
+        return Reply(self.statuses.pop(0) if self.statuses else self.status)
 
     def events(self) -> list[str]:
         """What it was told of, in order."""
@@ -274,6 +277,50 @@ def test_a_branch_begins_with_what_the_hooks_were_asked_about(client: Any, webho
     asked = webhook.requests[0][2]["commit_id"]
     assert client.ask("GET", ":/branches/dev").json["commit_id"] == asked
     assert client.listed(ref="dev") == ["_lakefs_actions/a.yaml"]
+
+
+def asked_commits(webhook: Webhook) -> list[str]:
+    """The commits that it was asked about, in order."""
+    return [body["commit_id"] for _, _, body in webhook.requests]
+
+
+def move_branch(client: Any, _: Any) -> None:
+    """Let the branch ``dev`` have another head."""
+    client.put("behind", branch="dev")
+    assert client.commit(branch="dev")
+
+
+def replace_tag(client: Any, server: Any) -> None:
+    """Let another tag have the name ``dev``, of another commit."""
+    client.put("behind")
+    assert client.commit()
+    context = context_of(server.site.repositories.repository("analytics"))
+    tags.delete_tag(context, "dev")
+    assert client.ask("POST", ":/tags", {"id": "dev", "ref": "main"}).status == 201
+
+
+@pytest.mark.parametrize(("what", "move"), [("branch", move_branch), ("tag", replace_tag)])
+@pytest.mark.parametrize("permits", [True, False])
+def test_what_was_asked_about_is_deleted(
+    client: Any, server: Any, webhook: Webhook, what: str, move: Callable[[Any, Any], None], permits: bool
+) -> None:
+    """Hooks are asked again about a branch that moved meanwhile, or another tag: what they refuse then stays."""
+    assert set_action(client, action(webhook, f"pre-delete-{what}")).status == 201
+    names = {"branch": {"name": "dev", "source": "main"}, "tag": {"id": "dev", "ref": "main"}}
+    all_of = ":/branches" if what == "branch" else ":/tags"
+    assert client.ask("POST", all_of, names[what]).status == 201
+    before = client.ask("GET", f"{all_of}/dev").json["commit_id"]
+    webhook.hang.clear()
+    with ThreadPoolExecutor(1) as threads:
+        deleted = threads.submit(client.ask, "DELETE", f"{all_of}/dev")
+        wait_until(lambda: webhook.requests)
+        move(client, server)
+        after = client.ask("GET", f"{all_of}/dev").json["commit_id"]
+        webhook.statuses = [200, 200 if permits else 403]
+        webhook.hang.set()
+        assert deleted.result().status == (204 if permits else 412)
+    assert asked_commits(webhook) == [before, after]
+    assert client.ask("GET", f"{all_of}/dev").status == (404 if permits else 200)
 
 
 def output_of(client: Any) -> str:

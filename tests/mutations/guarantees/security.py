@@ -12,7 +12,7 @@ from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.repo.records import records
-from lakebed.repo.references import branches
+from lakebed.repo.references import branches, tags
 from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
 from lakebed.server.s3 import application, body, metadata, objects, signature, signature_v2
@@ -159,6 +159,16 @@ GUARANTEES = [
         "An action before a change that fails refuses it, and nothing has changed.",
         raise_nothing(actions.run_before),
         "behaviour/server/test_actions.py::test_a_hook_that_fails_refuses_the_change",
+    ),
+    Guarantee(
+        "A branch that moved while a hook before its deletion decided goes only if the hook permits that too.",
+        raise_nothing(branches._check_head),
+        "behaviour/server/test_actions.py::test_what_was_asked_about_is_deleted",
+    ),
+    Guarantee(
+        "A tag that got the name while a hook before the deletion of another decided goes only if it is permitted too.",
+        change_arguments(tags.delete_tag, commit_id=None),
+        "behaviour/server/test_actions.py::test_what_was_asked_about_is_deleted",
     ),
     Guarantee(
         "A file of actions that cannot be used refuses the change that it is about.",

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from lakebed.errors import InvalidRequest, LakebedError, Rejected
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, Rejected
 from lakebed.log import logger
 from lakebed.repo.model.actions import (
     ACTION_BYTES_MAX,
@@ -291,19 +291,49 @@ def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "
 
 def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
     """As `lakebed.repo.references.branches.delete_branch`, with actions. Raises `Rejected` too."""
-    return around_branch_deletion(
-        context, name, lambda: branches.delete_branch(context, name, committer=committer), committer=committer
-    )
+
+    def delete(head: str | None) -> Branch:
+        return branches.delete_branch(context, name, committer=committer, head=head)
+
+    return around_branch_deletion(context, name, delete, committer=committer)
 
 
-def around_branch_deletion(context: RepositoryContext, name: str, delete: Callable[[], T], *, committer: str) -> T:
-    """Delete a branch, with actions. Raises `Rejected` too."""
+def around_branch_deletion(
+    context: RepositoryContext, name: str, delete: Callable[[str | None], T], *, committer: str
+) -> T:
+    """Delete a branch, with actions. Raises `Rejected` too.
+
+    Args:
+        delete: deletes the branch if its head is this commit, else it raises `Conflict`; None: wherever it is.
+    """
     if not context.options.run_actions:
-        return delete()
-    record, _ = branches.load_branch(context, name)
-    state = load_commit(context, record.commit_id).metarange
-    occasion = Occasion("pre-delete-branch", state, name, "", record.commit_id, committer=committer)
-    return _around(context, occasion, "post-delete-branch", delete)
+        return delete(None)
+
+    def look() -> Occasion:
+        record, _ = branches.load_branch(context, name)
+        state = load_commit(context, record.commit_id).metarange
+        return Occasion("pre-delete-branch", state, name, "", record.commit_id, committer=committer)
+
+    return _delete_as_asked(context, look, delete, after="post-delete-branch")
+
+
+def _delete_as_asked(
+    context: RepositoryContext, look: Callable[[], Occasion], delete: Callable[[str], T], *, after: ActionEvent
+) -> T:
+    """Delete what the hooks before were asked about: they are asked again about what has become another one since."""
+    tries = 0
+    while True:
+        tries += 1
+        occasion = look()
+        run_before(context, occasion)
+        try:
+            deleted = delete(occasion.commit_id)
+        except Conflict:
+            if tries == context.options.publish_tries_max or look().commit_id == occasion.commit_id:
+                raise
+        else:
+            run_after(context, replace(occasion, event=after))
+            return deleted
 
 
 def create_tag(
@@ -326,7 +356,13 @@ def delete_tag(context: RepositoryContext, name: str, *, committer: str = "") ->
     """As `lakebed.repo.references.tags.delete_tag`, with actions. Raises `Rejected` too."""
     if not context.options.run_actions:
         return tags.delete_tag(context, name)
-    tag = tags.load_tag(context, name)
-    state = load_commit(context, tag.commit_id).metarange
-    occasion = Occasion("pre-delete-tag", state, tag=name, commit_id=tag.commit_id, committer=committer)
-    return _around(context, occasion, "post-delete-tag", lambda: tags.delete_tag(context, name))
+
+    def look() -> Occasion:
+        tag = tags.load_tag(context, name)
+        state = load_commit(context, tag.commit_id).metarange
+        return Occasion("pre-delete-tag", state, tag=name, commit_id=tag.commit_id, committer=committer)
+
+    def delete(commit_id: str) -> Tag:
+        return tags.delete_tag(context, name, commit_id=commit_id)
+
+    return _delete_as_asked(context, look, delete, after="post-delete-tag")

@@ -160,13 +160,17 @@ def _refuse_taken(context: RepositoryContext, name: str) -> None:
         raise name_taken(context, name, "branch" if is_branch else "tag")
 
 
-def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
+def delete_branch(context: RepositoryContext, name: str, *, committer: str = "", head: str | None = None) -> Branch:
     """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
+
+    Args:
+        head: the commit that has to be its head; None: any.
 
     Raises:
         NotFound: kind ``branch_not_found``.
         InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.
-        Conflict: kind ``branch_moved``: it kept changing, `RepositoryOptions.publish_tries_max` times.
+        Conflict: kind ``branch_moved``: it has another head, or it kept changing,
+            `RepositoryOptions.publish_tries_max` times.
         OutcomeUnknown: look before you retry.
     Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
     """
@@ -177,6 +181,7 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
     while True:
         tries += 1
         branch, raw = load_branch(context, name)
+        _check_head(context, name, branch, head)
         key = context.keys.branch(name)
         try:
             write_unique(context.key_value, _traces(context, name, branch, committer), [key], expected={key: raw})
@@ -187,12 +192,22 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
             return branch
 
 
+def _check_head(context: RepositoryContext, name: str, branch: Branch, head: str | None) -> None:
+    if head is not None and branch.commit_id != head:
+        raise branch_moved(context, name, "deletion")
+
+
 CLOSED_MS: Final = 10_000
 """How long a branch may stay closed, by the clock of a writer: a process that closed it may have died."""
 
 
 def delete_empty_branch(
-    context: RepositoryContext, name: str, is_empty: Callable[[], bool], *, committer: str = ""
+    context: RepositoryContext,
+    name: str,
+    is_empty: Callable[[], bool],
+    *,
+    committer: str = "",
+    head: str | None = None,
 ) -> bool:
     """Delete a branch if it is empty, so that nothing which is acknowledged meanwhile goes with it.
 
@@ -201,12 +216,14 @@ def delete_empty_branch(
 
     Args:
         is_empty: looks at the branch, once it is closed.
+        head: as of `delete_branch`.
 
     Returns whether it was empty, and is deleted. Raises as `delete_branch`. Cost: as `delete_branch`, and 1 write.
     """
     check_not_default(name, default=context.record.default_branch, repository=context.name)
     check_deletable(context, name)
     branch, raw = load_branch(context, name)
+    _check_head(context, name, branch, head)
     key = context.keys.branch(name)
     closed = encode_record(msgspec.structs.replace(branch, closed_at_ms=context.now_ms()))
     try:

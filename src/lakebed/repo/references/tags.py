@@ -102,16 +102,24 @@ def create_tag(
             raise name_taken(context, name, "tag") from None
         if context.key_value.get(context.keys.branch(name)) is not None:
             raise name_taken(context, name, "branch") from None
-        of = f"the tag {name!r} of repository {context.name}"
-        raise race_error("creation", of=of, kind="tag_moved", repository=context.name, tag=name) from None
+        raise _moved(context, name, "creation") from None
     return tag
 
 
-def delete_tag(context: RepositoryContext, name: str) -> Tag:
+def _moved(context: RepositoryContext, name: str, operation: str) -> Conflict:
+    of = f"the tag {name!r} of repository {context.name}"
+    return race_error(operation, of=of, kind="tag_moved", repository=context.name, tag=name)
+
+
+def delete_tag(context: RepositoryContext, name: str, *, commit_id: str | None = None) -> Tag:
     """Remove a tag, and return it; what only it kept may be collected later.
+
+    Args:
+        commit_id: the commit that it has to name; None: any.
 
     Raises:
         NotFound: kind ``tag_not_found``.
+        Conflict: kind ``tag_moved``: it names another commit.
         InvalidRequest: no tag can have that name, or the repository is read-only.
         OutcomeUnknown: look before you retry.
     Cost: 1 read and 1 write of the key-value store.
@@ -122,6 +130,8 @@ def delete_tag(context: RepositoryContext, name: str) -> Tag:
     tag = None if raw is None else decode_record(raw, Tag, key=key)
     if tag is None or not is_live(tag, context.now_ms()):
         raise _missing(context, name)
+    if commit_id is not None and tag.commit_id != commit_id:
+        raise _moved(context, name, "deletion")
     try:
         context.key_value.write([supersede_tag(context, name, tag)], [key], expected={key: raw})
     except Conflict:

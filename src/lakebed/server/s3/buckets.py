@@ -148,9 +148,9 @@ def _delete_branch(context: RepositoryContext, name: str, committer: str) -> Non
 
     check_branch_name(name)
 
-    def delete() -> None:
+    def delete(head: str | None) -> None:
         if not branches.delete_empty_branch(
-            context, name, lambda: read_reference(context, name, is_empty), committer=committer
+            context, name, lambda: read_reference(context, name, is_empty), committer=committer, head=head
         ):
             raise s3_error("BucketNotEmpty", "The bucket you tried to delete is not empty: its branch has objects.")
 
