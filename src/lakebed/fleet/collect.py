@@ -33,7 +33,7 @@ from lakebed.errors import LakebedError, NotFound, Unavailable
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, layer_path, tenant_folder
 from lakebed.fleet.manifest import decode_deadlist, decode_referenced
 from lakebed.fleet.model import CollectTask, Floor, Manifest, TenantRecord, Transaction, TransactionState
-from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore, has_object
 from lakebed.objects.reserve import RESERVE_PATH
 from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
@@ -368,7 +368,7 @@ class OrphanCollector:
         """Those of some paths, which a state names, that are not there although the newest state names them too."""
         gone = list(paths)
         for _ in range(_READS_MAX):
-            gone = [path for path in gone if not self._is_there(path)]
+            gone = [path for path in gone if not has_object(self._storage, path)]
             if not gone:
                 return []
             try:
@@ -441,13 +441,6 @@ class OrphanCollector:
     def _is_tenant(self, tenant: str) -> bool:
         try:
             self._ledger.tenant(tenant, fresh=True)
-        except NotFound:
-            return False
-        return True
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._storage.head(path)
         except NotFound:
             return False
         return True

@@ -36,7 +36,7 @@ from lakebed.kv.layout import LEASE_PATH
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.names import WAREHOUSE_SUFFIX, TableName
 from lakebed.objects.document import decode_object
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweeper, notes_on
@@ -85,11 +85,7 @@ class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def is_dropped(store: ObjectStore, name: TableName) -> bool:
     """Return whether a folder contains the remains of a table whose drop did not finish. Cost: 1 HEAD."""
-    try:
-        store.head(f"{name.folder}/{_MARK}")
-    except NotFound:
-        return False
-    return True
+    return has_object(store, f"{name.folder}/{_MARK}")
 
 
 def is_left(store: ObjectStore, name: TableName) -> bool:

@@ -22,7 +22,7 @@ from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
 from lakebed.lake.stores import Stores, call_each, list_table_folders, path_in
 from lakebed.objects.path import join_path
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.objects.probe import leftover_probes
 from lakebed.objects.reserve import RESERVE_PATH, freeing_space, keep_reserve
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Listing, Pin, Version
@@ -90,19 +90,11 @@ def why(lake: Stores, where: str) -> Explanation:
         NotFound: kind ``object_not_found``: there is no such object; with similar names.
     """
     path = path_in(lake, where)
-    if not _is_there(lake, path):
+    if not has_object(lake.store, path):
         raise no_such_object(lake.store, path, explanation=_explain_missing(lake, path))
     return _explain(lake, path) or Explanation(
         path, (), "No store of the lake contains this object, so lakebed neither needs nor deletes it."
     )
-
-
-def _is_there(lake: Stores, path: str) -> bool:
-    try:
-        lake.store.head(path)
-    except NotFound:
-        return False
-    return True
 
 
 def _explain_missing(lake: Stores, path: str) -> Explanation | None:

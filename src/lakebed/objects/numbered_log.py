@@ -22,7 +22,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Ou
 from lakebed.objects.boundary import LOOKS_MAX, Boundary, CreateOutcome, Marker
 from lakebed.objects.create_once import create_once, until_answered
 from lakebed.objects.path import join_path
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.runtime import Environment
 
 _HINT_BYTES_MAX: Final = 32
@@ -192,11 +192,7 @@ class NumberedLog:
 
     def exists(self, number: int) -> bool:
         """Return whether the number exists now. Cost: 1 HEAD."""
-        try:
-            self._store.head(self.path(number))
-        except NotFound:
-            return False
-        return True
+        return has_object(self._store, self.path(number))
 
     def read(self, number: int) -> Buffer:
         """Read a number's payload. Raises `NotFound`. Cost: 1 GET."""

@@ -21,6 +21,8 @@ from typing import Final, Protocol, runtime_checkable
 import msgspec
 from typing_extensions import Buffer
 
+from lakebed.errors import NotFound
+
 STREAM_CHUNK_BYTES: Final = 8 << 20
 """The default size of a stream's reads."""
 
@@ -229,3 +231,12 @@ class ObjectStore(Protocol):
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         """Count requests made inside the ``with`` block, by this store and its sub-stores, from all threads."""
+
+
+def has_object(store: ObjectStore, path: str) -> bool:
+    """Return whether an object exists. Cost: 1 HEAD."""
+    try:
+        store.head(path)
+    except NotFound:
+        return False
+    return True

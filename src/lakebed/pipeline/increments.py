@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from lakebed.errors import AlreadyExists, NotFound, Rejected, UnsupportedFormat
+from lakebed.errors import AlreadyExists, Rejected, UnsupportedFormat
 from lakebed.objects.document import decode_object
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.pipeline.inputs import digest
 from lakebed.pipeline.ledger import Ledger
 from lakebed.pipeline.model import PlannedStep, StepIdentity
@@ -107,7 +107,7 @@ def commit_identity(
         return identity
     created_ms = table.context.schemas.load(0).time_ms
     path = f"{INCREMENTS_FOLDER}/{digest([name, created_ms, content])[:40]}.json"
-    if is_resumed and not _is_claimed(store, path) and (earlier := find_commit(table.context, **identity)) is not None:
+    if is_resumed and not has_object(store, path) and (earlier := find_commit(table.context, **identity)) is not None:
         if not is_replayed:
             raise _input_changed(commit, earlier.id)
         identity = {**identity, "commit_user": f"{identity['commit_user']}:{content[:12]}"}
@@ -161,14 +161,6 @@ def _input_changed(commit: StepCommit, snapshot_id: int) -> Rejected:
         kind="input_changed",
         snapshot=snapshot_id,
     )
-
-
-def _is_claimed(store: ObjectStore, path: str) -> bool:
-    try:
-        store.head(path)
-    except NotFound:
-        return False
-    return True
 
 
 def _claim(store: ObjectStore, path: str, claim: Increment) -> Increment | None:

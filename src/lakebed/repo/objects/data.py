@@ -22,7 +22,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.create_once import put_new, put_new_each
 from lakebed.objects.memory import exists_error
 from lakebed.objects.path import parse_url
-from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore, has_object
 from lakebed.objects.streaming import byte_view
 from lakebed.repo.model.entry import address_ulid, is_upload, new_address, new_upload
 from lakebed.repo.model.model import Entry
@@ -347,12 +347,9 @@ def _copy_new(store: ObjectStore, source: str, address: str) -> None:
     if parse_url(store.root_url).scheme in ("file", "memory"):
         store.copy(source, address, create_only=True)
         return
-    try:
-        store.head(address)
-    except NotFound:
-        store.copy(source, address)
-    else:
+    if has_object(store, address):
         raise exists_error(address, store.root_url)
+    store.copy(source, address)
 
 
 def physical_url(context: RepositoryContext, entry: Entry) -> str:

@@ -19,7 +19,7 @@ from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.model.layout import CLOCK_PATH, LAKEFS_FOLDER, MARKER_PATH, made_ulid
 from lakebed.runtime import Environment
@@ -197,11 +197,7 @@ def claim_namespace(
 
 def _marker_path(store: ObjectStore) -> str | None:
     """The marker, if it is there."""
-    try:
-        store.head(MARKER_PATH)
-    except NotFound:
-        return None
-    return MARKER_PATH
+    return MARKER_PATH if has_object(store, MARKER_PATH) else None
 
 
 def _first_object(store: ObjectStore) -> str | None:

@@ -17,6 +17,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
+from lakebed.objects.port import has_object
 from lakebed.repo.model.entry import new_address
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
@@ -137,11 +138,8 @@ async def upload_presigned(call: RepositoryCall) -> Response:
 
 def _refuse_second(context: RepositoryContext, address: str) -> None:
     """Refuse a second upload before its bytes arrive. The create-only put decides between concurrent ones."""
-    try:
-        context.store.head(address)
-    except NotFound:
-        return
-    raise _second(address)
+    if has_object(context.store, address):
+        raise _second(address)
 
 
 def _second(address: str) -> AlreadyExists:

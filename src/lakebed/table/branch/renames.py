@@ -32,7 +32,7 @@ import msgspec
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from lakebed.objects.create_once import create_once
 from lakebed.objects.document import decode_object
-from lakebed.objects.port import ObjectMeta
+from lakebed.objects.port import ObjectMeta, has_object
 from lakebed.table.branch.branch_folder import (
     branch_exists,
     branch_id,
@@ -320,19 +320,11 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
             delete_files(main.store, late, reason="of an earlier branch of the name")
     _take_name(main, rename, pin)  # a search of orphans without a grace may have taken it
     new_pin = main.tags.find(fork_pin(rename.new))
-    if new_pin is not None and _is_published(main, rename.old, pin):
+    if new_pin is not None and has_object(main.store, mark_path(rename.old, pin)):
         _look(main, rename)
         main.store.put(mark_path(rename.new, new_pin), b"")
     for path in sorted(schemas, key=lambda path: -schemas[path]):
         _put(main, rename, root + path, state.files[path])
-
-
-def _is_published(main: TableBranch, name: str, pin: Tag) -> bool:
-    try:
-        main.store.head(mark_path(name, pin))
-    except NotFound:
-        return False
-    return True
 
 
 def _put(main: TableBranch, rename: Rename, path: str, body: bytes) -> None:

@@ -36,7 +36,7 @@ import msgspec
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.create_once import create_once
-from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore, has_object
 from lakebed.runtime import Environment
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.branch.tag_files import load_tags
@@ -413,12 +413,8 @@ class Tags:
         for deletion in load_deletions(self._store, self._layout):
             if isinstance(deletion, Deletion) and deletion.rollback is None and deletion.hides(snapshot.id):
                 return False
-        try:
-            self._store.head(self._layout.manifest(snapshot.base_manifest_list))
-            self._store.head(self._layout.manifest(snapshot.delta_manifest_list))
-        except NotFound:
-            return False
-        return True
+        names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+        return all(has_object(self._store, self._layout.manifest(name)) for name in names)
 
     def _lifetime_ms(self, name: str, lifetime_ms: int | None) -> int | None:
         if lifetime_ms is not None and lifetime_ms < 0:

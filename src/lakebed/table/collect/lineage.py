@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
+from lakebed.objects.port import has_object
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.branch.context import TableBranch
@@ -154,12 +155,8 @@ def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:
     They distinguish a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot
     above follows both.
     """
-    try:
-        for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
-            branch.store.head(branch.layout.manifest(name))
-    except NotFound:
-        return False
-    return True
+    names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+    return all(has_object(branch.store, branch.layout.manifest(name)) for name in names)
 
 
 def _find(branch: TableBranch, snapshot_id: int) -> Snapshot | None:

@@ -34,7 +34,7 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
-from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore, has_object
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branch.branch_folder import branch_exists, with_fork_point
@@ -304,17 +304,8 @@ def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
     if not len(outside) or store.is_versioned:
         return inside
     roots = tuple(f"{root}/" for root in roots_of(store).every)
-    gone = [url for url in outside.to_pylist() if url.startswith(roots) and not _exists(store, url)]
+    gone = [url for url in outside.to_pylist() if url.startswith(roots) and not has_object(*place_of(store, url))]
     return pa.concat_arrays([inside, pa.array(gone, pa.string())])
-
-
-def _exists(store: ObjectStore, url: str) -> bool:
-    place, name = place_of(store, url)
-    try:
-        place.head(name)
-    except NotFound:
-        return False
-    return True
 
 
 def older_than(branch: TableBranch, grace_ms: int) -> int:

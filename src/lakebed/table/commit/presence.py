@@ -9,13 +9,12 @@ commit a request a file, and would find nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import NotFound
+from lakebed.objects.port import has_object
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.files.placement import Placement
@@ -58,18 +57,10 @@ def find_gone_file(
     for (partition, bucket), files in names.items():
         folders = folders_of.folders(partition, bucket)
         for name in files if len(files) <= _HEADS_MAX else sorted(set(files) - _list_names(branch, folders)):
-            if not _is_in_any(branch, folders, name):
+            if not any(has_object(branch.store, f"{folder}/{name}") for folder in folders):
                 return f"{folders[0]}/{name}"
     return None
 
 
 def _list_names(branch: TableBranch, folders: Sequence[str]) -> set[str]:
     return {meta.path.rpartition("/")[2] for folder in folders for meta in branch.store.list(folder)}
-
-
-def _is_in_any(branch: TableBranch, folders: Sequence[str], name: str) -> bool:
-    for folder in folders:
-        with suppress(NotFound):
-            branch.store.head(f"{folder}/{name}")
-            return True
-    return False

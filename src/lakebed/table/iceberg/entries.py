@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import NotFound, UnsupportedFormat
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, has_object
 from lakebed.table.codec.avro_container import encode_long
 from lakebed.table.codec.binary_row import decode_columns
 from lakebed.table.iceberg.avro_bytes import (
@@ -187,11 +187,8 @@ def data_paths(context: EntryContext, entries: pa.Table) -> list[str]:
 
 def _folder_with(store: ObjectStore, folders: Sequence[str], name: str) -> str:
     for folder in folders:
-        try:
-            store.head(f"{folder}/{name}")
-        except NotFound:
-            continue
-        return folder
+        if has_object(store, f"{folder}/{name}"):
+            return folder
     raise NotFound(f"The data file {name} is in none of its folders, such as {folders[0]}.", path=name)
 
 
