@@ -297,7 +297,6 @@ def test_splits_equal_those_made_file_by_file(seed: int, shape: str) -> None:
     splits = plan_splits(
         entries,
         schema=schema,
-        layout=Layout(),
         target_bytes=target,
         open_cost_bytes=cost,
         may_match=pa.array(may).to_numpy(zero_copy_only=False),
@@ -312,7 +311,7 @@ def test_files_of_a_split_behave_as_a_tuple() -> None:
     members = some_files(random.Random(5), 1)
     changes = [BucketChange(partition, bucket, 4, added=(file,)) for partition, bucket, file, _, _ in members]
     entries = entries_of_changes(changes)
-    splits = plan_splits(entries, schema=APPEND, layout=Layout(), target_bytes=20, open_cost_bytes=1)
+    splits = plan_splits(entries, schema=APPEND, target_bytes=20, open_cost_bytes=1)
     assert sum(len(split.files) for split in splits) == len(members) > len(splits)
     for split in splits:
         plain = tuple(files_of(entries.filter(pa.array([m[2] in set(split.files) for m in members]))))

@@ -188,7 +188,7 @@ class _BranchRepairer:
         stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
         files = files_of(stale)
         done_count = 0
-        for group in bucket_groups(stale, schema=self._table.schema, layout=self._table.context.layout):
+        for group in bucket_groups(stale, schema=self._table.schema):
             for member in group.members:
                 file = files[member]
                 path = file.external_path or f"{group.folder}/{file.file_name}"

@@ -152,7 +152,7 @@ class _Round:
             return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
         if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
             self._log.raise_boundary(manifest.manifest_id, manifest=manifest)
-        report = Sweeper(self._location.store, self._location.environment, self._progress).sweep(plan)
+        report = Sweeper(self._location.store, self._progress).sweep(plan)
         detached, unreached = self._detach(detachable(manifest, pinned), manifest)
         report = replace(report, warnings=(*report.warnings, *unreached))
         return Collection(report, is_taken_apart(objects, manifest, now_ms=ended_ms), detached)

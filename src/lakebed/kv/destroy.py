@@ -208,7 +208,7 @@ def take_apart(
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
     if any(parse_manifest(deletable.path) is not None for deletable in plan.doomed):
         log.raise_boundary(manifest.manifest_id, manifest=manifest)
-    return Sweeper(location.store, location.environment, progress).sweep(plan)
+    return Sweeper(location.store, progress).sweep(plan)
 
 
 def with_old_probes(plan: CollectionPlan, location: DatabaseLocation, *, dry_run: bool) -> CollectionPlan:

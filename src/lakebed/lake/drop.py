@@ -169,7 +169,7 @@ def drop_table(
     folder = store.sub(name.folder)
     marked = _load_mark(folder)
     nothing = CollectionPlan(store=str(name), hide=(), doomed=())
-    sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
+    sweeper = Sweeper(folder, progress, reaches_outside=True)
     if only_remains and marked is None:
         return sweeper.sweep(nothing, dry_run=dry_run)
     if marked is not None and marked.own is not None and not dry_run:

@@ -146,7 +146,7 @@ def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionRepo
     doomed = tuple(deletable for some in call_each(lake, probes, folders) for deletable in some)
     if not doomed:
         return []
-    sweeper = Sweeper(lake.store, lake.environment, collection.progress)
+    sweeper = Sweeper(lake.store, collection.progress)
     return [sweeper.sweep(CollectionPlan("lake", (), doomed), dry_run=collection.dry_run)]
 
 

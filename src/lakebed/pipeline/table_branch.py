@@ -22,9 +22,8 @@ from lakebed.errors import Conflict
 from lakebed.pipeline.measure import BRANCH_ID
 from lakebed.pipeline.model import StepRecord
 from lakebed.pipeline.nodes import SourceLocation
-from lakebed.table.branch.branch_folder import branch_exists, fork_pin
+from lakebed.table.branch.branch_folder import branch_exists, branch_id, fork_pin
 from lakebed.table.branch.earlier_commits import find_commit
-from lakebed.table.branch.tags import TAG_ID
 from lakebed.table.commit.commit import CommitOptions, CommitRequest, commit
 from lakebed.table.model.model import Snapshot, Tag
 from lakebed.table.table import Table, branch_of
@@ -227,7 +226,7 @@ def _work(records: Sequence[StepRecord], table: str) -> _Work | None:
 
 
 def _id(pin: Tag | None) -> str:
-    return "0" if pin is None else pin.snapshot.properties.get(TAG_ID, "0")
+    return "0" if pin is None else branch_id(pin)
 
 
 def _user(branch_id: str) -> str:

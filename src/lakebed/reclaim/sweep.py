@@ -25,7 +25,6 @@ from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
-from lakebed.runtime import Environment
 
 _LOG: Final = logger("reclaim")
 
@@ -65,7 +64,6 @@ class Sweeper:
 
     Args:
         store: the folder to which every path of a plan is relative.
-        environment: unused by a sweep, which never waits; taken as by every other component.
         progress: called after each batch.
         reaches_outside: a path may be the URL of an object outside the store, which the caller has proven to own.
     """
@@ -73,14 +71,12 @@ class Sweeper:
     def __init__(
         self,
         store: ObjectStore,
-        environment: Environment | None = None,
         progress: Callable[[Progress], None] | None = None,
         *,
         reaches_outside: bool = False,
     ) -> None:
         self._reaches_outside = reaches_outside
         self._store = store
-        self._environment = environment or Environment()
         self._progress = progress
 
     def sweep(

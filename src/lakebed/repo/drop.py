@@ -64,7 +64,7 @@ def _sweep(
     dry_run: bool,
     progress: Callable[[Any], None] | None,
 ) -> CollectionReport:
-    sweeper = Sweeper(store, catalog.environment, progress)
+    sweeper = Sweeper(store, progress)
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
     keys, note = Keys(deleted.record.uid), deletion_key(deleted.record.uid)

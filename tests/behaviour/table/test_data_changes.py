@@ -239,7 +239,7 @@ def test_windows_find_the_same_difference() -> None:
         table.upsert(rows(rng.choice(300_000, 40_000, replace=False), v=v))
     table.delete(keys=pa.table({"id": rng.choice(300_000, 20_000, replace=False)}))
     table.upsert(rows(range(400_000, 400_010)))
-    ends = {"start": table.scan(version=1), "end": table.scan(version=5), "layout": table.context.layout}
+    ends = {"start": table.scan(version=1), "end": table.scan(version=5)}
     at_once = diff_scans(table.store, **ends)
     windowed = diff_scans(table.store, **ends, at_once_bytes_max=0)
     assert at_once.counts == windowed.counts
@@ -254,8 +254,7 @@ def test_windows_compare_whole_buckets_that_came_or_went() -> None:
     table = make("diff-windows-ends")
     table.upsert(rows(range(10)))
     table.overwrite(rows([]))
-    ends = {"layout": table.context.layout, "at_once_bytes_max": 0}
-    gone = diff_scans(table.store, start=table.scan(version=1), end=table.scan(version=2), **ends)
+    gone = diff_scans(table.store, start=table.scan(version=1), end=table.scan(version=2), at_once_bytes_max=0)
     assert gone.counts == {"added": 0, "removed": 10, "changed": 0}
-    back = diff_scans(table.store, start=table.scan(version=2), end=table.scan(version=1), **ends)
+    back = diff_scans(table.store, start=table.scan(version=2), end=table.scan(version=1), at_once_bytes_max=0)
     assert back.counts == {"added": 10, "removed": 0, "changed": 0}

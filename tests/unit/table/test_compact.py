@@ -10,7 +10,6 @@ import pytest
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes
 from lakebed.table.compaction.compact_plan import CompactTask, plan_compaction
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import BucketChange, DataFile, Stats, TableSchema
 from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
@@ -47,7 +46,7 @@ def file(
 
 def plan(*files: DataFile, of: TableSchema | None = None, full: bool = False) -> list[CompactTask]:
     entries = entries_of_changes([BucketChange(EMPTY_ROW, 0, 1, added=files)])
-    return plan_compaction(entries, schema=of or schema(), layout=Layout(), full=full)
+    return plan_compaction(entries, schema=of or schema(), full=full)
 
 
 def names(files: tuple[DataFile, ...]) -> list[str]:

@@ -14,7 +14,6 @@ from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import entries_of_changes
 from lakebed.table.files.bucket import bucket_of
 from lakebed.table.files.splits import plan_splits, sort_into_runs
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
 from lakebed.table.model.predicate import bind
 from lakebed.table.model.predicate_tree import Predicate, column
@@ -51,7 +50,7 @@ def file(name: str, low: int, high: int, **members: Any) -> DataFile:
 
 def splits(*files: DataFile, schema: TableSchema = KEYED, target_bytes: int = 1, cost: int = 1) -> list[Split]:
     entries = entries_of_changes([BucketChange(EMPTY_ROW, 0, 4, added=files)])
-    return plan_splits(entries, schema=schema, layout=Layout(), target_bytes=target_bytes, open_cost_bytes=cost)
+    return plan_splits(entries, schema=schema, target_bytes=target_bytes, open_cost_bytes=cost)
 
 
 def names(split: Split) -> list[str]:
@@ -145,10 +144,10 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
 
     metas = [manifest("a", 1, 5), manifest("b", 6, 9), manifest("unknown", None, None)]
     where = bind((column("dt") == 7) & (column("v") > 0), arrow_schema(PARTITIONED.fields))
-    kept = prune_manifests(metas, where=where, schema=PARTITIONED, schema_of=lambda _: PARTITIONED)
+    kept = prune_manifests(metas, where=where, schema=PARTITIONED)
     assert kept == {"b", "unknown"}
     everywhere = bind(column("v") > 0, arrow_schema(PARTITIONED.fields))
-    assert len(prune_manifests(metas, where=everywhere, schema=PARTITIONED, schema_of=lambda _: PARTITIONED)) == 3
+    assert len(prune_manifests(metas, where=everywhere, schema=PARTITIONED)) == 3
 
 
 @pytest.mark.parametrize(
@@ -195,6 +194,6 @@ def test_planning_many_files_is_vectorised() -> None:
         for b in range(20)
     ]
     entries = entries_of_changes(changes)
-    got = plan_splits(entries, schema=KEYED, layout=Layout(), target_bytes=10_000, open_cost_bytes=1)
+    got = plan_splits(entries, schema=KEYED, target_bytes=10_000, open_cost_bytes=1)
     assert len(got) == 200
     assert np.all([not split.needs_merge for split in got])

@@ -47,7 +47,7 @@ class Collector:
         self._context = context
         self._storage = storage
         self._log = context.log
-        self._sweeper = Sweeper(storage, context.environment)
+        self._sweeper = Sweeper(storage)
         self._commits_due: dict[str, float] = {}
         self._rejected: dict[tuple[str, int], CollectTask] = {}
         self._rejected_due: dict[tuple[str, int], float] = {}

@@ -138,7 +138,7 @@ def collect_garbage(
     plan = collection.prepare()
     if collection.is_unsure:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=False)
-    report = Sweeper(context.store, context.environment, progress).sweep(plan)
+    report = Sweeper(context.store, progress).sweep(plan)
     if len(report.warnings) == len(plan.warnings):
         collection.finalize_marks()
     while not clean_orphans_once(context).is_done:

@@ -54,7 +54,6 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         splits = plan_splits(
             self._entries(scan),
             schema=scan.table_schema,
-            layout=table.context.layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )

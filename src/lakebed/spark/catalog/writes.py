@@ -242,9 +242,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except Conflict as error:
             if error.kind in (COLUMNS_CHANGED, TABLE_REPLACED):
                 discard_changes(table.context, changes)
-                discard(
-                    table.store, [file.path for file in self._files_of_tasks()], environment=table.context.environment
-                )
+                discard(table.store, [file.path for file in self._files_of_tasks()])
             raise
 
     def _files_of_tasks(self) -> WrittenFiles:
@@ -298,7 +296,7 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.open_table(session, lake_url)
-        discard(table.store, self.paths, environment=table.context.environment)
+        discard(table.store, self.paths)
         results = [pickle.loads(base64.b64decode(text)) for text in self.results]
         changes = [change for result in results if not isinstance(result, LakebedError) for change in result]
         discard_changes(table.context, changes)

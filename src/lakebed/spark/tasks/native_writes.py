@@ -216,7 +216,7 @@ def take_over_files(
     try:
         return changes_of_files(files, schema=schema, index=BucketIndex(entries), partition=partition)
     except LakebedError:
-        discard(table.store, [file.path for file in files], environment=table.context.environment)
+        discard(table.store, [file.path for file in files])
         raise
 
 

@@ -160,7 +160,7 @@ def clear_branch(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
         hide = tuple(path for path in paths if parse_schema(path) is not None)
         rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
         plan = CollectionPlan(store="", hide=hide, doomed=rest)
-        report = Sweeper(main.store, main.environment).sweep(plan, is_current=is_current)
+        report = Sweeper(main.store).sweep(plan, is_current=is_current)
         if report.warnings:
             raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
     raise Unavailable(

@@ -198,7 +198,7 @@ def delete_branch(main: TableBranch, name: str) -> None:
     if decided is not None and has_pin(main, name, pin):
         assert pin is not None
         mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
-        Sweeper(main.store, main.environment).delete_all([mark])
+        Sweeper(main.store).delete_all([mark])
         if has_pin(main, name, pin):
             paths = [main.layout.tag(fork_pin(name)), decided.mark]
             delete_files(main.store, paths, reason=f"of the deleted branch {name}")

@@ -12,22 +12,21 @@ from collections.abc import Iterable, Sequence
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.runtime import Environment
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.files.placement import Placement
 from lakebed.table.model.model import BucketChange, TableSchema
 
 
-def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
+def discard(store: ObjectStore, paths: Iterable[str]) -> None:
     """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
     doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
     if doomed:
-        Sweeper(store, environment, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=doomed))
+        Sweeper(store, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=doomed))
 
 
 def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
     """Delete the files that changes brought, which are known not to be committed. As `discard`."""
-    discard(branch.store, paths_written(changes, schema=branch.schema), environment=branch.environment)
+    discard(branch.store, paths_written(changes, schema=branch.schema))
 
 
 def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> list[str]:

@@ -203,7 +203,7 @@ class SnapshotLog:
     def _delete_latest_hint(self) -> None:
         if not self._store.is_versioned:
             hint = Deletable(self._layout.latest_hint, 0, "it names a snapshot that was withdrawn")
-            Sweeper(self._store, self._environment).delete_all([hint])
+            Sweeper(self._store).delete_all([hint])
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""

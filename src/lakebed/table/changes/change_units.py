@@ -236,10 +236,7 @@ def _without_outdated(
     store: ObjectStore, windows: Iterable[pa.Table], at_end: Sequence[Split], plan: ReadPlan
 ) -> Iterator[pa.Table]:
     """Written rows, each key once in key order, without those that lost to a row or delete of the table."""
-    rows = pa.concat_tables(list(windows)) if at_end else None
-    if rows is None:
-        yield from windows
-        return
+    rows = pa.concat_tables(list(windows))
     engine, keys = plan.engine, [key.name for key in plan.keys]
     ordering = engine.order.columns if engine.order is not None else ()
     fields = [field for field in plan.schema.fields if field.name in (*keys, *ordering)]

@@ -31,7 +31,6 @@ from lakebed.table.files.data_file import cast_stored
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.splits import bucket_groups, plan_splits, touching
 from lakebed.table.model.changelog_options import Producer, least_logged_level, producer_of
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import Snapshot, Split, TableSchema
 from lakebed.table.model.types import arrow_schema
 from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
@@ -69,7 +68,7 @@ def diff(
 ) -> TableDiff:
     """Rows added, removed and changed from one version to another (None: the newest); see `diff_scans`."""
     before, after = _with_same_columns(branch, start, end)
-    return diff_scans(branch.store, start=before, end=after, layout=branch.layout, keys=keys)
+    return diff_scans(branch.store, start=before, end=after, keys=keys)
 
 
 def plan_diff(
@@ -77,7 +76,7 @@ def plan_diff(
 ) -> tuple[list[Split], list[Split], ReadPlan]:
     """What `diff` would read of each version, for engines that distribute the work; see `plan_scans_diff`."""
     before, after = _with_same_columns(branch, start, end)
-    return plan_scans_diff(before, after, layout=branch.layout)
+    return plan_scans_diff(before, after)
 
 
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
@@ -119,7 +118,7 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
     added = additions_in(entries)
     if not schema.primary_keys:
-        splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
+        splits = plan_splits(added, schema=schema, target_bytes=2**62, open_cost_bytes=0)
         plan = whole_rows(branch, schema, added)
         tables = [read_split_table(store, split, plan=plan) for split in splits]
         columns = arrow_schema(schema.fields)
@@ -178,7 +177,7 @@ def plan_logged(
     buckets: dict[tuple[bytes, int], list[Split]] = {}
     for log in logs:
         files = files_of(log)
-        for group in bucket_groups(log, schema=schema, layout=branch.layout):
+        for group in bucket_groups(log, schema=schema):
             members = tuple(files[place] for place in group.members)
             row_count = sum(file.row_count for file in members)
             split = group.split(members, needs_merge=True, schema_id=schema.id, row_count=row_count)
@@ -207,11 +206,11 @@ def plan_written(
     check_increments(schema)
     is_compared = engine_of(schema).increments is Increments.COMPARED
     end_entries = branch.manifests.live_entries(end) if is_compared else NO_ENTRIES
-    ends = _splits_by_bucket(end_entries, schema, branch.layout)
+    ends = _splits_by_bucket(end_entries, schema)
     added = additions_in(deltas)
     ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}
     units = []
-    for split in plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0):
+    for split in plan_splits(added, schema=schema, target_bytes=2**62, open_cost_bytes=0):
         at_end = ends.get((split.partition, split.bucket), ())
         units.append(
             Written(generations(split, ages), tuple(touching(at_end, split.files, schema=schema)) if at_end else ())
@@ -251,7 +250,7 @@ def plan_replaced(
         for snapshot in (before, after)
     )
     refuse_nested(end.table_schema.fields)
-    old, new, plan = plan_scans_diff(start, end, layout=branch.layout, told_by=told_by)
+    old, new, plan = plan_scans_diff(start, end, told_by=told_by)
     by_bucket = False if is_dynamic(end.table_schema) else bool(end.table_schema.primary_keys)
     return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
 
@@ -266,10 +265,10 @@ def whole_rows(branch: TableBranch, schema: TableSchema, *entries: pa.Table) -> 
     )
 
 
-def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) -> dict[tuple[bytes, int], list[Split]]:
+def _splits_by_bucket(entries: pa.Table, schema: TableSchema) -> dict[tuple[bytes, int], list[Split]]:
     """The smallest units of reading of each bucket."""
     buckets: dict[tuple[bytes, int], list[Split]] = {}
-    for split in plan_splits(entries, schema=schema, layout=layout, target_bytes=0, open_cost_bytes=1):
+    for split in plan_splits(entries, schema=schema, target_bytes=0, open_cost_bytes=1):
         buckets.setdefault((split.partition, split.bucket), []).append(split)
     return buckets
 
@@ -313,7 +312,6 @@ def diff_scans(
     *,
     start: Scan,
     end: Scan,
-    layout: Layout,
     keys: Sequence[str] | None = None,
     at_once_bytes_max: int = ONE_SHOT_BYTES_MAX,
 ) -> TableDiff:
@@ -335,7 +333,7 @@ def diff_scans(
     for name in key_names:
         require_column(schema, name)
     refuse_nested(schema.fields)
-    before, after, plan = plan_scans_diff(start, end, layout=layout)
+    before, after, plan = plan_scans_diff(start, end)
     parts: list[Parts]
     if schema.primary_keys and keys is None:
         parts = list(diff_buckets(store, before, after, plan=plan, at_once_bytes_max=at_once_bytes_max))
@@ -348,7 +346,7 @@ def diff_scans(
 
 
 def plan_scans_diff(
-    start: Scan, end: Scan, *, layout: Layout, told_by: Producer | None = None
+    start: Scan, end: Scan, *, told_by: Producer | None = None
 ) -> tuple[list[Split], list[Split], ReadPlan]:
     """The smallest units of reading that only one of two versions has, and the plan to read them by.
 
@@ -359,7 +357,7 @@ def plan_scans_diff(
         entries = scan.entries()
         if told_by is not None:
             entries = entries_in_log(entries, told_by, end.table_schema)
-        splits = plan_splits(entries, schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
+        splits = plan_splits(entries, schema=end.table_schema, target_bytes=0, open_cost_bytes=1)
         return {
             (
                 split.partition,

@@ -310,7 +310,6 @@ class TableStream:
         return plan_splits(
             entries,
             schema=self._schema,
-            layout=self._branch.layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )

@@ -477,9 +477,8 @@ def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count:
         return encode_values(schema, {path: column.to_pylist() for path, column in columns.items()}, count)
     parts: list[pa.Array] = []
     _encode_record(schema.record, columns, "", parts)
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-    records, _, lengths = byte_strings(joined)
-    return _container(schema, records[: int(lengths.sum())].data, lengths)
+    records, lengths = _join_bytes(*parts)
+    return _container(schema, records.data, lengths)
 
 
 def encode_values(schema: RecordSchema, values: Mapping[str, Sequence[Any]], count: int) -> bytes:

@@ -113,10 +113,10 @@ def _decode(body: Buffer, path: str) -> _TagJson:
     try:
         document = _TAG_DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _check_version(body, path)
+        version = json_object(body, path).get("version")
+        check_version(version, what="snapshot", version_max=SNAPSHOT_VERSION_MAX, path=path)
         raise Corruption(f"{path} is not a snapshot: {error}.", path=path) from error
-    if document.version > SNAPSHOT_VERSION_MAX:
-        _check_version(body, path)
+    check_version(document.version, what="snapshot", version_max=SNAPSHOT_VERSION_MAX, path=path)
     return document
 
 
@@ -128,13 +128,11 @@ def _snapshot_of(document: _SnapshotJson) -> Snapshot:
     return Snapshot(time_ms=document.time_millis, properties=document.properties or {}, **members)
 
 
-def _check_version(body: Buffer, path: str) -> None:
-    """Raise for a newer version, which may have other members."""
-    members = json_object(body, path)
-    version = members.get("version", 1)
-    if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
+def check_version(version: object, *, what: str, version_max: int, path: str) -> None:
+    """Raise `UnsupportedFormat` for a file of a newer version, which may have other members."""
+    if isinstance(version, int) and version > version_max:
         raise UnsupportedFormat(
-            f"{path} is a snapshot of version {version}; this lakebed reads up to version {SNAPSHOT_VERSION_MAX}: "
+            f"{path} is a {what} of version {version}; this lakebed reads up to version {version_max}: "
             "upgrade lakebed.",
             path=path,
             version=version,

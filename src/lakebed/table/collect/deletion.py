@@ -97,7 +97,7 @@ def carry_out(
     if deletion.snapshot_ids and len(versions.snapshot_ids):
         branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
     if deletion.released:
-        released, unreadable = gather_released(branch, deletion, versions, referenced)
+        released, unreadable = gather_released(deletion, versions, referenced)
         warnings += unreadable
         deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released]))
         try:
@@ -118,7 +118,7 @@ def carry_out(
     )
     deletable = deletable_of(judgement.deletable)
     deletable = (*derived_from(branch, deletable), *deletable)
-    sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
+    sweeper = Sweeper(branch.store, progress, reaches_outside=True)
     sweep = sweeper.delete_all(deletable)
     plan = CollectionPlan(
         branch.name,
@@ -158,7 +158,7 @@ def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
 
 def forget(branch: TableBranch, deletion: Deletion) -> None:
     """Remove an unfinished deletion. Cost: 1 DELETE."""
-    Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
+    Sweeper(branch.store).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 
 def hide_paths(branch: TableBranch, deletion: Deletion) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
 
 
 def gather_released(
-    branch: TableBranch, deletion: Deletion, versions: LiveVersions, referenced: ReferencedFiles
+    deletion: Deletion, versions: LiveVersions, referenced: ReferencedFiles
 ) -> tuple[pa.Table, tuple[str, ...]]:
     """Candidates of the versions that `deletion` released and that nothing else holds, and warnings.
 

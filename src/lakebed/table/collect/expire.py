@@ -259,7 +259,7 @@ def preview(
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
     if deletion.released:
-        candidates, warnings = gather_released(branch, deletion, versions, referenced)
+        candidates, warnings = gather_released(deletion, versions, referenced)
     judgement = judge(
         candidates,
         branch=branch,

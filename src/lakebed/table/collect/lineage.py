@@ -128,7 +128,7 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
     plan = CollectionPlan(
         branch.name, tuple(branch.layout.snapshot(snapshot_id) for snapshot_id in late), (), notes=(note,)
     )
-    return [Sweeper(branch.store, branch.environment).sweep(plan)]
+    return [Sweeper(branch.store).sweep(plan)]
 
 
 def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:

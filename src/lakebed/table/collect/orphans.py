@@ -373,7 +373,7 @@ def remove_orphan_files(
     )
     deletable = (*derived_orphans(main, deletable, older_than_ms=older_than_ms), *deletable)
     plan = CollectionPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
-    sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
+    sweeper = Sweeper(main.store, progress, reaches_outside=True)
     reports.append(sweeper.sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
 

@@ -692,7 +692,7 @@ class _Commit:
     def _discard(self, *, keep: frozenset[str] = frozenset()) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
-        discard(self.branch.store, unused, environment=self.branch.environment)
+        discard(self.branch.store, unused)
 
     def _discard_overtaken(self) -> None:
         """Delete the files of this commit's own whose rows were numbered anew."""

@@ -152,7 +152,7 @@ def run_task(
             before = [file for file in task.split.files if file.level == task.output_level]
             changelog = log_rewrite(logger, store, task.split, before=before, after=(*added, *moved), plan=plan)
     except Exception:
-        discard(store, (*writer.paths, *logger.paths), environment=environment)
+        discard(store, (*writer.paths, *logger.paths))
         raise
     return BucketChange(
         partition=task.split.partition,
@@ -219,7 +219,7 @@ def current_tasks(
     if where:
         entries = _in_partitions(entries, values=where, schema=schema)
     vectors = vectors_of(branch, newest)
-    return plan_compaction(entries, schema=schema, layout=branch.layout, full=full, vectors=vectors)
+    return plan_compaction(entries, schema=schema, full=full, vectors=vectors)
 
 
 def compact(

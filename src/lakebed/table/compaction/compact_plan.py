@@ -27,7 +27,6 @@ from lakebed.table.engines.registry import engine_of
 from lakebed.table.files.splits import bucket_groups, is_plain, key_sections, merge_rank, sort_into_runs, states_deletes
 from lakebed.table.model.changelog_options import Producer, level_count_of, producer_of
 from lakebed.table.model.external_paths import ExternalPaths
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import DataFile, Split, TableSchema, VectorPlace
 from lakebed.table.model.options import (
     COMPACTION_MAX_FILES,
@@ -86,7 +85,6 @@ def plan_compaction(
     entries: pa.Table,
     *,
     schema: TableSchema,
-    layout: Layout,
     full: bool = False,
     vectors: Mapping[str, VectorPlace] = _NO_VECTORS,
 ) -> list[CompactTask]:
@@ -95,7 +93,6 @@ def plan_compaction(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: the newest: keys, partition columns, options.
-        layout: gives the folders.
         full: everything of a bucket that is not in its final form, whatever the triggers say.
         vectors: where deletion vectors are, by name of the data file; a compaction applies them.
 
@@ -108,7 +105,7 @@ def plan_compaction(
     totals = entries.column("total_buckets").to_numpy()
     options = TableOptions(schema.options)
     tasks: list[CompactTask] = []
-    for group in bucket_groups(entries, schema=schema, layout=layout):
+    for group in bucket_groups(entries, schema=schema):
         members = [files[i] for i in group.members]
         split = group.split((), needs_merge=bool(schema.primary_keys), schema_id=schema.id, row_count=0)
         total = int(totals[group.members[0]])

@@ -40,7 +40,7 @@ class Lookup:
     """
 
     def __init__(self, store: ObjectStore, newer: Split, older: Split, *, plan: ReadPlan) -> None:
-        self._store, self._older, self._plan = store, older, plan
+        self._store, self._older = store, older
         self._engine = engine = plan.engine
         newer_runs = sort_into_runs(newer.files, schema=plan.schema)
         older_runs = sort_into_runs(older.files, schema=plan.schema)

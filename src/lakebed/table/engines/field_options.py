@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.engines.functions import FUNCTIONS, Function, Retracts, Settings
+from lakebed.table.engines.functions import FUNCTIONS, Function, Retracts, Settings, has_order
 from lakebed.table.engines.key_rows import KeyRows
 from lakebed.table.engines.option_names import (
     DEFAULT_FUNCTION,
@@ -163,7 +163,7 @@ def _parse_nested_key(options: Mapping[str, str], column: str, kind: Type) -> tu
         if name not in types:
             raise option_error(f"Option {option!r} names {name!r}, which is not a field of {kind.children[0]}.", option)
     for name in names or types:
-        if not _has_order(types[name]):
+        if not has_order(types[name]):
             raise option_error(
                 f"Rows in column {column!r} are compared by their field {name!r}, which is {types[name]}, and values "
                 f"of that type cannot be compared: name other fields in option {option!r}.",
@@ -196,7 +196,7 @@ def sequence_groups(schema: TableSchema) -> tuple[SequenceGroup, ...]:
                 raise option_error(f"Option {option!r} names {name!r}, which is part of the primary key.", option)
             if name in owner:
                 raise option_error(f"Options {owner[name]!r} and {option!r} both name the column {name!r}.", option)
-            if name in sequence and not _has_order(parse_type(field.type)):
+            if name in sequence and not has_order(parse_type(field.type)):
                 raise option_error(
                     f"Option {option!r} orders rows by {name!r}, which is {field.type}; values of that type have no "
                     "order.",
@@ -205,7 +205,3 @@ def sequence_groups(schema: TableSchema) -> tuple[SequenceGroup, ...]:
             owner[name] = option
         groups.append(SequenceGroup(sequence, columns))
     return tuple(groups)
-
-
-def _has_order(kind: Type) -> bool:
-    return not kind.is_nested and kind.root not in ("VARIANT", "BLOB")

@@ -164,7 +164,8 @@ def _booleans(kind: Type) -> bool:
     return kind.root == "BOOLEAN"
 
 
-def _with_order(kind: Type) -> bool:
+def has_order(kind: Type) -> bool:
+    """Whether values of a type can be compared."""
     return not kind.is_nested and kind.root not in ("VARIANT", "BLOB")
 
 
@@ -173,7 +174,7 @@ def _any(_: Type) -> bool:
 
 
 def _arrays(kind: Type) -> bool:
-    return kind.root == "ARRAY" and _with_order(kind.children[0])
+    return kind.root == "ARRAY" and has_order(kind.children[0])
 
 
 def _arrays_of_rows(kind: Type) -> bool:
@@ -185,14 +186,14 @@ def _bytes(kind: Type) -> bool:
 
 
 def _maps(kind: Type) -> bool:
-    return kind.root == "MAP" and _with_order(kind.children[0])
+    return kind.root == "MAP" and has_order(kind.children[0])
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "sum": Function(lambda c, r, _: sum_of(c, r), _numbers, Retracts.EXACT, True),
     "product": Function(lambda c, r, _: product(c, r), _factors, Retracts.LATER, True),
-    "max": Function(_pick_by(_greatest), _with_order, Retracts.NO, True),
-    "min": Function(_pick_by(_least), _with_order, Retracts.NO, True),
+    "max": Function(_pick_by(_greatest), has_order, Retracts.NO, True),
+    "min": Function(_pick_by(_least), has_order, Retracts.NO, True),
     "last_value": Function(_pick_by(_last), _any, Retracts.EXACT, False),
     "last_non_null_value": Function(_pick_by(_last_non_null), _any, Retracts.LATER, False),
     "first_value": Function(_pick_by(_first), _any, Retracts.NO, False),

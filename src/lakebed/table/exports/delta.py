@@ -52,14 +52,7 @@ def export_delta(
             kind="export_failed",
             url=target,
         ) from problem
-    return ExportReport(
-        table=table.name,
-        format="delta",
-        target=target,
-        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
-        row_count=rows.row_count,
-        target_version=f"version {version}",
-    )
+    return rows.report(table.name, target, version=f"version {version}")
 
 
 def _delta_type(kind: pa.DataType) -> pa.DataType | None:

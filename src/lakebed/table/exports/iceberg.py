@@ -17,10 +17,8 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.objects.open import open_elsewhere, open_store
-from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
+from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows, open_target
 from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata
 from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
@@ -50,24 +48,11 @@ def export_iceberg(
     if options.catalog is not None:
         metadata = _commit_rows(catalog_named(options.catalog), target, None, rows, keys, options=options)
     else:
-        store = _open_target(table, target, options)
+        store = open_target(table, target, options)
         with _catalog_of_folder(store, target, options) as catalog:
             metadata = _commit_rows(catalog, _NAME, target, rows, keys, options=options)
         store.put(HINT, metadata.rpartition("/")[2].removesuffix(".metadata.json").encode())
-    return ExportReport(
-        table=table.name,
-        format="iceberg",
-        target=target,
-        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
-        row_count=rows.row_count,
-        target_version=metadata,
-    )
-
-
-def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
-    if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
-        return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
-    return open_elsewhere(table.store, target)
+    return rows.report(table.name, target, version=metadata)
 
 
 @contextmanager

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_elsewhere, open_store
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.travel import Time
 from lakebed.table.model.model import Split
 from lakebed.table.model.types import parse_type
 from lakebed.table.read.read import read_split
 from lakebed.table.read.scan import Scan
+from lakebed.table.table import Table
 from lakebed.texts import format_count, format_value
 
 
@@ -69,6 +72,13 @@ class ExportReport:
         )
 
 
+def open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
+    """The store of an export's target, which is not the table's."""
+    if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
+        return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
+    return open_elsewhere(table.store, target)
+
+
 Converts = Callable[[pa.DataType], pa.DataType | None]
 """Maps a plain Arrow type to that of the target format; None: the format has no such type."""
 
@@ -102,6 +112,7 @@ class Rows:
         """
         self._store = store
         self._scan = scan
+        self._format = format
         self._progress = progress
         self._total = 0 if scan.snapshot is None else scan.snapshot.total_record_count
         self.row_count = 0
@@ -119,6 +130,11 @@ class Rows:
                 if field.name not in left_out
             ]
         )
+
+    def report(self, table: str, target: str, *, version: str | None = None) -> ExportReport:
+        """What was written of a table: the rows that were read so far; `version` is `ExportReport.target_version`."""
+        snapshot_id = None if self._scan.snapshot is None else self._scan.snapshot.id
+        return ExportReport(table, self._format, target, snapshot_id, self.row_count, version)
 
     def reader(self) -> pa.RecordBatchReader:
         """All rows as an Arrow stream."""

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists
 from lakebed.ids import new_uuid
-from lakebed.objects.open import open_elsewhere, open_store
+from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.discard import discard
 from lakebed.table.codec.file_encoding import ParquetSink
-from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
+from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows, open_target
 from lakebed.table.imports.parquet_folder import HIVE_NULL
 from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
@@ -44,24 +44,13 @@ def export_parquet(
     """Write a scan as Parquet files. Arguments and errors as `export_table`."""
     keys = scan.table_schema.partition_keys
     rows = Rows(table.store, scan, format="parquet", converts=lambda kind: kind, progress=progress, without=keys)
-    is_local = parse_url(target).scheme == "file"
-    store = _open_target(table, target, options)
+    store = open_target(table, target, options)
     _check_target(store, overwrite=options.overwrite)
-    write = _write_locally if is_local else _write_to_bucket
-    write(table, store, target, rows)
-    return ExportReport(
-        table=table.name,
-        format="parquet",
-        target=target,
-        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
-        row_count=rows.row_count,
-    )
-
-
-def _open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
-    if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
-        return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
-    return open_elsewhere(table.store, target)
+    if parse_url(target).scheme == "file":
+        _write_locally(table, target, rows)
+    else:
+        _write_to_bucket(table, store, rows)
+    return rows.report(table.name, target)
 
 
 def _check_target(store: ObjectStore, *, overwrite: bool) -> None:
@@ -86,7 +75,7 @@ def _is_of_an_export(path: str) -> bool:
     return path == SUCCESS or path.startswith(f"{_STAGED}/") or path.endswith(".parquet")
 
 
-def _write_locally(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+def _write_locally(table: Table, target: str, rows: Rows) -> None:
     final = Path(parse_url(target).prefix)
     mark = new_uuid(table.context.environment.rng)
     staged = final.with_name(f".{final.name}.unfinished-{mark}")
@@ -104,7 +93,7 @@ def _write_locally(table: Table, store: ObjectStore, target: str, rows: Rows) ->
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _write_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+def _write_to_bucket(table: Table, store: ObjectStore, rows: Rows) -> None:
     before = [meta.path for meta in store.list("")]
     staged: dict[str, str] = {}
     try:
@@ -112,12 +101,12 @@ def _write_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) 
             hidden = f"{_STAGED}/{new_uuid(table.context.environment.rng)}.tmp"
             staged[hidden] = path
             store.put(hidden, body)
-        discard(store, [SUCCESS], environment=table.context.environment)
+        discard(store, [SUCCESS])
         for hidden, path in staged.items():
             store.copy(hidden, path)
     finally:
-        discard(store, staged, environment=table.context.environment)
-    discard(store, [path for path in before if path != SUCCESS], environment=table.context.environment)
+        discard(store, staged)
+    discard(store, [path for path in before if path != SUCCESS])
     store.put(SUCCESS, b"")
 
 

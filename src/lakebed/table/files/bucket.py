@@ -78,7 +78,7 @@ def _hash(parts: list[Slots], block: slice) -> U32:
     rows = np.arange(block.start, block.stop, dtype=np.int64)
     arity = len(parts)
     state = np.full(len(rows), _SEED, dtype=np.uint32)
-    for word in _header_words(parts, block, len(rows)):
+    for word in _header_words(parts, block):
         _mix(state, word)
     total: I64 = np.full(len(rows), header_bytes(arity) + 8 * arity, dtype=np.int64)
     for part in parts:
@@ -94,7 +94,7 @@ def _hash(parts: list[Slots], block: slice) -> U32:
     return _finish(state, total.astype(np.uint32))
 
 
-def _header_words(parts: list[Slots], block: slice, count: int) -> list[U32 | np.uint32]:
+def _header_words(parts: list[Slots], block: slice) -> list[U32 | np.uint32]:
     """The null bits as 4-byte words: constants while no row has a null there."""
     words: list[U32 | np.uint32] = [np.uint32(0)] * (header_bytes(len(parts)) // 4)
     for index, part in enumerate(parts):

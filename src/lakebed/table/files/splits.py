@@ -28,7 +28,6 @@ from lakebed.table.codec.row_codes import number_values
 from lakebed.table.engines.merge import Codes, encode_keys
 from lakebed.table.files.placement import Placement, bucket_folders, partition_values
 from lakebed.table.files.planned_files import PlannedFiles
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import DataFile, Split, TableSchema
 
 IntArray = npt.NDArray[np.int64]
@@ -42,7 +41,6 @@ def plan_splits(
     entries: pa.Table,
     *,
     schema: TableSchema,
-    layout: Layout,
     target_bytes: int,
     open_cost_bytes: int,
     may_match: BoolArray | None = None,
@@ -65,7 +63,7 @@ def plan_splits(
     if entries.num_rows == 0:
         return []
     entries = entries.combine_chunks()
-    groups = bucket_groups(entries, schema=schema, layout=layout)
+    groups = bucket_groups(entries, schema=schema)
     order = np.concatenate([group.members for group in groups])
     group_of = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
     weights = np.maximum(_column(entries, "file_size"), open_cost_bytes)
@@ -125,7 +123,7 @@ class BucketGroup:
         )
 
 
-def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> list[BucketGroup]:
+def bucket_groups(entries: pa.Table, *, schema: TableSchema) -> list[BucketGroup]:
     """Live entries by partition and bucket. Cost: one sort; distinct partitions are decoded once."""
     if entries.num_rows == 0:
         return []

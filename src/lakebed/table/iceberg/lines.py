@@ -238,7 +238,6 @@ class Line:
         splits = plan_splits(
             entries,
             schema=schema,
-            layout=self._branch.layout,
             target_bytes=_EVERYTHING_BYTES,
             open_cost_bytes=0,
             is_marked=self._skips_level_0,

@@ -393,7 +393,7 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
         if plan.rewritten:
             changes += _rewritten(table, plan, counted)
     except BaseException:
-        discard(table.store, copies, environment=table.context.environment)
+        discard(table.store, copies)
         raise
     return changes
 

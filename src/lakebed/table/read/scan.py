@@ -245,7 +245,7 @@ class Scan:
         names: frozenset[str] | None = None
         if schema.partition_keys:
             metas = self._branch.manifests.all_metas(self.snapshot)
-            names = prune_manifests(metas, where=where, schema=schema, schema_of=self._schema_of)
+            names = prune_manifests(metas, where=where, schema=schema)
         entries = self._branch.manifests.live_entries(
             self.snapshot, keep_manifest=lambda meta: names is None or meta.file_name in names
         )
@@ -271,7 +271,6 @@ class Scan:
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
-            layout=self._branch.layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,

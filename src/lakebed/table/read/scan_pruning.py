@@ -39,9 +39,7 @@ def only_on(where: Predicate | None, columns: Collection[str]) -> Predicate | No
     return all_of(part for part in conjuncts(where) if columns_of(part) <= set(columns))
 
 
-def prune_manifests(
-    metas: Sequence[ManifestMeta], *, where: Predicate, schema: TableSchema, schema_of: SchemaOf
-) -> frozenset[str]:
+def prune_manifests(metas: Sequence[ManifestMeta], *, where: Predicate, schema: TableSchema) -> frozenset[str]:
     """Names of the manifests whose partition range can match."""
     part = only_on(where, schema.partition_keys)
     if part is None or not metas:

@@ -437,11 +437,11 @@ def without_rows(
             if stays.num_rows:
                 writer.write(stays)
         if kept == count:
-            discard(store, writer.paths, environment=environment)
+            discard(store, writer.paths)
             return None
         added = writer.close(first_sequence=file.min_sequence_number)
     except Exception:
-        discard(store, writer.paths, environment=environment)
+        discard(store, writer.paths)
         raise
     return BucketChange(
         partition=split.partition,

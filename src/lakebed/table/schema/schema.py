@@ -20,6 +20,7 @@ from typing_extensions import Buffer
 
 from lakebed.decoding import decode_json
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
+from lakebed.table.codec.snapshot_json import check_version
 from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
 from lakebed.table.engines.registry import (
     check_defined,
@@ -100,13 +101,7 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corruption(f"{path} is not a schema: {error}.", path=path) from error
     version = members.get("version", 1)
-    if isinstance(version, int) and version > SCHEMA_VERSION_MAX:
-        raise UnsupportedFormat(
-            f"{path} is a schema of version {version}; this lakebed reads up to version {SCHEMA_VERSION_MAX}: "
-            "upgrade lakebed.",
-            path=path,
-            version=version,
-        )
+    check_version(version, what="schema", version_max=SCHEMA_VERSION_MAX, path=path)
     try:
         options = {str(key): str(value) for key, value in (members.get("options") or {}).items()}
         # Defaults of older writers.

@@ -171,7 +171,7 @@ def _confirm(main: TableBranch, forward: Forward) -> None:
     """Look for the branch behind pin and mark: a rename takes along what it finds when the schemas are gone."""
     if main.tags.find(fork_pin(forward.branch)) != forward.pin or not branch_exists(main.store, forward.branch):
         mark = Deletable(mark_path(forward.branch, forward.pin), 0, "its branch was deleted or renamed meanwhile")
-        Sweeper(main.store, main.environment).delete_all([mark])
+        Sweeper(main.store).delete_all([mark])
         raise branch_not_found(main.store, forward.branch)
 
 

@@ -29,10 +29,10 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.travel import Resolved
 from lakebed.table.changes.audit_log import audit_log
 from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import NO_ENTRIES
 from lakebed.table.codec.python_values import python_values
 from lakebed.table.codec.snapshot_json import json_object
 from lakebed.table.files.splits import bucket_groups
-from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import DataField, Snapshot, TableSchema
 from lakebed.table.model.types import arrow_type
 from lakebed.table.read.partitions import partition_totals
@@ -150,6 +150,12 @@ def _schema_of(branch: TableBranch, snapshot: Snapshot | None) -> TableSchema:
     return branch.schema if snapshot is None else branch.schemas.load(snapshot.schema_id)
 
 
+def _live_entries(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    """The live files of a version, or of the newest; none of a table without one."""
+    head = snapshot or branch.snapshots.latest()
+    return NO_ENTRIES if head is None else branch.manifests.live_entries(head)
+
+
 def _snapshots_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     names = [field.name for field in _SNAPSHOTS if field.name not in ("snapshot_id", "commit_time")]
     rows = (
@@ -237,10 +243,8 @@ def _statistics_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
 
 def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     head = snapshot or branch.snapshots.latest()
-    if head is None:
-        return _MANIFESTS.empty_table()
+    metas = [] if head is None else branch.manifests.all_metas(head)
     fields = _schema_of(branch, snapshot).partition_fields
-    metas = branch.manifests.all_metas(head)
     least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
     greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
     rows = (
@@ -259,10 +263,7 @@ def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
 
 
 def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
-    head = snapshot or branch.snapshots.latest()
-    if head is None:
-        return _PARTITIONS.empty_table()
-    live = branch.manifests.live_entries(head)
+    live = _live_entries(branch, snapshot)
     grouped = partition_totals(live)
     count = grouped.num_rows
     nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
@@ -282,11 +283,8 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
 
 
 def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
-    head = snapshot or branch.snapshots.latest()
-    if head is None:
-        return _FILES.empty_table()
     schema = _schema_of(branch, snapshot)
-    live = branch.manifests.live_entries(head)
+    live = _live_entries(branch, snapshot)
     count = live.num_rows
     keys = schema.key_fields
     statistics = _value_statistics(branch, live, schema)
@@ -294,7 +292,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     columns = {
         "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
         "bucket": live["bucket"],
-        "file_path": _paths(live, schema=schema, layout=branch.layout),
+        "file_path": _paths(live, schema=schema),
         "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"(?s)^.*\.", replacement=""),
         "schema_id": live["schema_id"],
         "level": live["level"],
@@ -400,9 +398,9 @@ def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | N
     ]
 
 
-def _paths(live: pa.Table, *, schema: TableSchema, layout: Layout) -> pa.Array:
+def _paths(live: pa.Table, *, schema: TableSchema) -> pa.Array:
     """Where a writer of today would put each file, relative to the table's folder, or its external path."""
-    groups = bucket_groups(live, schema=schema, layout=layout)
+    groups = bucket_groups(live, schema=schema)
     folder_at = np.zeros(live.num_rows, np.int64)
     for position, group in enumerate(groups):
         folder_at[group.members] = position

@@ -210,7 +210,7 @@ class TableWriter:
             return
         self._is_finished = True
         self._pending, self._pending_kinds, self._pending_bytes = [], [], 0
-        discard(self._store, self._paths, environment=self._environment)
+        discard(self._store, self._paths)
 
     @contextmanager
     def _abandon_on_error(self) -> Iterator[None]:
