@@ -20,7 +20,7 @@ from lakebed.pipeline.ledger import Ledger
 from lakebed.pipeline.model import StepRecord
 from lakebed.pipeline.progress import describe
 from lakebed.runtime import Environment
-from lakebed.spark.messages import first_line
+from lakebed.spark.sql_parser import first_line
 
 Cli = Callable[..., Any]
 

@@ -66,7 +66,7 @@ ROOMS = {
 """The rooms of the large packages, bottom first: a room imports those before it. A module that is not in a room is of
 the facade, above all rooms of its package; `ARCHITECTURE.md` says what is in each."""
 
-BELOW = {"spark": ("jar", "java", "messages", "sql_parser", "start")}
+BELOW = {"spark": ("jar", "java", "sql_parser", "start")}
 """Modules next to the rooms that rooms may import: what a session needs."""
 
 DELETERS = {

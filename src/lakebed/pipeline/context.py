@@ -59,17 +59,13 @@ class RunContext:
     _tables: dict[str, Table] = field(default_factory=dict)
     _engine: Engine | None = None
     _inputs: Inputs | None = None
-    _branches: TableBranches | None = None
+    branches: TableBranches | None = field(init=False, default=None)
+    """The branches of the tables; None: steps write to main."""
 
     def __post_init__(self) -> None:
         """Prepare the branches of tables, when the pipeline works in them."""
         if self.plan.table_branch is not None:
-            self._branches = TableBranches(self.plan.table_branch, f"pipeline:{self.run_id}", self.records)
-
-    @property
-    def branches(self) -> TableBranches | None:
-        """The branches of the tables; None: steps write to main."""
-        return self._branches
+            self.branches = TableBranches(self.plan.table_branch, f"pipeline:{self.run_id}", self.records)
 
     @property
     def lake(self) -> Lake:
@@ -155,14 +151,14 @@ class RunContext:
         be used; see `TableBranches.open`.
         """
         main = self.main(name, step=step)
-        if self._branches is None:
+        if self.branches is None:
             return main
         writes = self.identities[step.ordinal].writes == name
-        return self._branches.open(main, name, writes=writes, location=self.location(step))
+        return self.branches.open(main, name, writes=writes, location=self.location(step))
 
     def mark_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of a step, with the branch of the table that it worked in."""
-        return metrics if self._branches is None else self._branches.mark(metrics)
+        return metrics if self.branches is None else self.branches.mark(metrics)
 
     def main(self, name: str, *, step: PlannedStep) -> Table:
         """Return main of a table; as `table`."""
@@ -209,11 +205,7 @@ class RunContext:
 
     def before(self) -> Iterable[StepRecord]:
         """Return the records whose totals a commit may continue, newest first: none in a branch, whose ids recur."""
-        return () if self._branches is not None else reversed(self.records)
-
-    def last_snapshot(self, table: str) -> int | None:
-        """Return the newest snapshot that this run committed to main of a table; None when it did not."""
-        return newest_commit(self.records, table)
+        return () if self.branches is not None else reversed(self.records)
 
     def _open(self, name: str, *, step: PlannedStep) -> Table:
         try:

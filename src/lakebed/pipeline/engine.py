@@ -29,9 +29,9 @@ from lakebed.pipeline.rows import LocalRows, Rows
 from lakebed.spark.dataframe.reading import local_frame, read
 from lakebed.spark.dataframe.writing import merge, write, write_arrow
 from lakebed.spark.jobs import compact_table
-from lakebed.spark.messages import first_line
 from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.types import arrow_schema_of
+from lakebed.spark.sql_parser import first_line
 from lakebed.spark.start import query_loggers
 from lakebed.spark.tasks.committing import check_committed
 from lakebed.table.commit.commit import CommitOptions
@@ -191,7 +191,7 @@ class Engine:
         return rows if isinstance(rows, LocalRows) else rows.cache()
 
     def release_rows(self, rows: Rows) -> None:
-        """Release what `kept` cached."""
+        """Release what `cache_rows` cached."""
         if not isinstance(rows, LocalRows):
             rows.unpersist()
 
@@ -250,11 +250,9 @@ class Engine:
         """
         identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
         with _sentences(location):
-            return (
-                write_arrow(rows.arrow, table, **identity)
-                if isinstance(rows, LocalRows)
-                else write(rows, table, **identity)
-            )
+            if isinstance(rows, LocalRows):
+                return write_arrow(rows.arrow, table, **identity)
+            return write(rows, table, **identity)
 
     def merge(
         self,
@@ -327,9 +325,9 @@ def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
             logger.disabled = True
         yield
     except (AnalysisException, ParseException) as error:
-        raise location.error(f"{what} does not accept this SQL: {_first_words(error)}") from error
+        raise location.error(f"{what} does not accept this SQL: {_line(str(error)) or type(error).__name__}") from error
     except PySparkException as error:
-        raise location.error(f"{what} failed: {_first_words(error)}") from error
+        raise location.error(f"{what} failed: {_line(str(error)) or type(error).__name__}") from error
     except Py4JJavaError as error:
         words, is_ours = _causes(error.java_exception)
         if is_ours:
@@ -340,11 +338,6 @@ def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
     finally:
         for logger, was_disabled in zip(loggers, were_disabled, strict=True):
             logger.disabled = was_disabled
-
-
-def _first_words(error: PySparkException) -> str:
-    """Return the first line of Spark's message, without its stack and its plan."""
-    return _line(str(error)) or type(error).__name__
 
 
 def _causes(java_exception: Any) -> tuple[str, bool]:
@@ -359,11 +352,11 @@ def _causes(java_exception: Any) -> tuple[str, bool]:
         if message and message not in messages:
             messages.append(message)
         cause = cause.getCause()
-    conditions = [message for message in messages if message.startswith("[")]
     words = "; ".join(messages[-2:]) or "Spark gave no reason"
-    return words, bool(conditions)
+    return words, any(message.startswith("[") for message in messages)
 
 
 def _line(text: str) -> str:
+    """Return the first line of Spark's message, without its stack and its plan."""
     first = first_line(text)
     return first if len(first) <= _WORDS_MAX else first[: _WORDS_MAX - 1] + "…"

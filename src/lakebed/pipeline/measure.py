@@ -21,13 +21,12 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.pipeline.model import StepRecord
+from lakebed.table.codec.manifest import ADD
 from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
 BRANCH_ID: Final = "branch_id"
 """The metric of a step that worked in a branch of its table: which one. DO NOT CHANGE: on disk."""
-
-_ADD = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def disk_use(table: Table) -> DiskUse:
 
 def _delta(table: Table, snapshot: Snapshot) -> tuple[pa.Table, pa.Table]:
     entries = table.context.manifests.delta_entries(snapshot)
-    is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
+    is_add = pc.equal(entries["kind"], ADD)
     return entries.filter(is_add), entries.filter(pc.invert(is_add))
 
 

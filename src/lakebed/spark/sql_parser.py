@@ -1,22 +1,23 @@
 """Spark's own SQL parser, without a session: to say whether a text is SQL before anything runs.
 
 Owns: starting a JVM for that (about 2 s, less memory than a session), or using the one that runs. Only the grammar is
-checked, and the names of tables are listed: neither tables nor columns are looked up.
+checked, and the names of tables are listed: neither tables nor columns are looked up. `first_line` shortens Spark's
+messages for people.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import ParseException
 
 from lakebed.spark.java import require_java, require_pyspark
-from lakebed.spark.messages import first_line
 from lakebed.spark.start import QUIET, launch
 
 
@@ -33,6 +34,7 @@ class Parsed:
 Parse = Callable[[Literal["expression", "query"], str], Parsed]
 
 _EXIT_SECONDS_MAX = 10
+_STATE: Final = re.compile(r"\s*\(?\bSQLSTATE: \w{5}\)?(?=[\s.;,]|$)")
 
 
 @contextmanager
@@ -89,3 +91,9 @@ def _tables_of(plan: Any) -> frozenset[str]:
 
 def _items(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def first_line(text: str) -> str:
+    """Return the first line with text, without its SQLSTATE; the condition in brackets stays. Empty for none."""
+    lines = (_STATE.sub("", line).replace(".;", ";").strip() for line in text.splitlines())
+    return next(filter(None, lines), "")

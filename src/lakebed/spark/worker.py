@@ -36,7 +36,7 @@ from lakebed.spark.tasks.tasks import LASTING
 from lakebed.spark.tasks.write_tasks import WriteTask
 from lakebed.table.engines.sequence import delete_columns
 from lakebed.table.model.model import BucketChange
-from lakebed.table.read.read import POSITION, ReadPlan, read_split, read_with_positions
+from lakebed.table.read.read import POSITION, ReadPlan, read_with_positions
 from lakebed.table.write.write import TableWriter
 
 READ: Final = b"R"
@@ -85,13 +85,7 @@ def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int 
 
 
 def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if isinstance(plan, ChangeRows):
-        yield from plan.read(shipped, pack)
-        return
-    store = open_in_task(shipped, pack.entries)
-    for split in pack.splits:
-        for rows in read_split(store, split, plan=plan):
-            yield transfer_rows(rows, carried)
+    return plan.read(shipped, pack) if isinstance(plan, ChangeRows) else pack.read(shipped, plan, carried)
 
 
 def _rows_with_names(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakebed.errors import AlreadyExists, InvalidRequest
-from lakebed.pipeline.context import RunContext
+from lakebed.pipeline.context import RunContext, newest_commit
 from lakebed.pipeline.keys import Key, StepKind
 from lakebed.pipeline.model import PlannedStep
 from lakebed.table.branch.tags import check_tag_name
@@ -23,7 +23,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     settings = step.settings
     table = context.table(settings["table"], step=step)
     name = settings["tag"]
-    target = context.last_snapshot(settings["table"])
+    target = newest_commit(context.records, settings["table"])
     if target is None:
         latest = table.latest()
         if latest is None:

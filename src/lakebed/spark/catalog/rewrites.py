@@ -20,7 +20,6 @@ from lakebed.spark.plan.filters import from_json, translate
 from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.model import BucketChange, Split, VectorPlace
-from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.model.types import arrow_schema
 from lakebed.table.read.read import ReadPlan
 from lakebed.table.read.scan import Scan, scan_snapshot
@@ -50,13 +49,7 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def scan(self, table: Table, *, columns: Sequence[str]) -> tuple[list[Split], ReadPlan]:
         """Return the splits of the files, and the plan by which all their rows are read."""
         scan = self._scan(table, columns=columns)
-        options = TableOptions(scan.table_schema.options)
-        splits = plan_splits(
-            self._entries(scan),
-            schema=scan.table_schema,
-            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
-            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
-        )
+        splits = plan_splits(self._entries(scan), schema=scan.table_schema)
         return with_vectors(splits, scan.vectors()), replace(scan.plan, where=None)
 
     def _scan(self, table: Table, *, columns: Sequence[str] | None) -> Scan:

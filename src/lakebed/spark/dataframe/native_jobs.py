@@ -23,6 +23,7 @@ from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.relation import is_available
 from lakebed.spark.plan.types import spark_schema
 from lakebed.spark.tasks.native_writes import WrittenFiles, file_target, native_scheme, null_value, take_over_files
+from lakebed.spark.tasks.write_tasks import place_buckets
 from lakebed.table.branch.discard import discard_changes
 from lakebed.table.model.model import BucketChange, TableSchema
 from lakebed.table.schema.conform import not_utf8
@@ -108,15 +109,11 @@ def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> Dat
     if settings.bucket_count < 1:
         return rows
     bucket = Column(sink.bucket(target))
-    partition = [exact_column(name) for name in schema.partition_keys]
-    tasks_max = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    # As 64-bit numbers: a hash near the end of its range must not overflow.
-    number = functions.hash(*partition).cast("bigint") + bucket if partition else bucket
-    task_count = tasks_max if partition else min(settings.bucket_count, tasks_max)
-    placed = rows.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
-    if not partition and task_count == settings.bucket_count:
+    partition_keys = schema.partition_keys
+    placed, task_count = place_buckets(rows, bucket, partition_keys=partition_keys, bucket_count=settings.bucket_count)
+    if not partition_keys and task_count == settings.bucket_count:
         return placed  # each task has one bucket
-    return placed.sortWithinPartitions(*partition, bucket)
+    return placed.sortWithinPartitions(*(exact_column(name) for name in partition_keys), bucket)
 
 
 def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:

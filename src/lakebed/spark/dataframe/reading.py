@@ -19,18 +19,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.spark.plan.carried import show_instants, transfer_rows, transfer_schema
+from lakebed.spark.plan.carried import show_instants, transfer_schema
 from lakebed.spark.plan.expression import column_of, exact_column
 from lakebed.spark.plan.plan import FileColumn, NativeScan, Pack, plan_readers
 from lakebed.spark.plan.relation import exact_files, is_available, reaches
-from lakebed.spark.plan.shipping import open_in_task, ship
+from lakebed.spark.plan.shipping import ship
 from lakebed.spark.plan.types import spark_schema
 from lakebed.spark.tasks.tasks import Batches, deal, parallelism
 from lakebed.table.branch.travel import Time
 from lakebed.table.model.model import Split
 from lakebed.table.model.predicate_tree import Predicate
 from lakebed.table.model.types import arrow_schema
-from lakebed.table.read.read import ReadPlan, read_split
+from lakebed.table.read.read import ReadPlan
 from lakebed.table.table import Table
 
 
@@ -136,10 +136,7 @@ def _packs_frame(spark: SparkSession, store: ObjectStore, packs: Sequence[Pack],
 
     def lakebed_read(assigned: Iterator[Pack]) -> Batches:
         for pack in assigned:
-            opened = open_in_task(shipped, pack.entries)
-            for split in pack.splits:
-                for rows in read_split(opened, split, plan=plan):
-                    yield transfer_rows(rows, schema)
+            yield from pack.read(shipped, plan, schema)
 
     tasks, function = deal(spark, [[pack] for pack in packs], lakebed_read)
     return tasks.mapInArrow(function, spark_schema(plan.fields))

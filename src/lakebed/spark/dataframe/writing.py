@@ -221,8 +221,7 @@ def _join(
     kept = missing if matched == "update" else []
     current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
     if matched == "ignore":
-        nothing = df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
-        return nothing
+        return df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
     if not kept:
         return df.join(current, on=keys, how="left_semi") if not_matched == "ignore" else df
     return df.join(current, on=keys, how="inner" if not_matched == "ignore" else "left")

@@ -36,11 +36,11 @@ from pyspark.sql.types import StructField, StructType
 import lakebed
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
-from lakebed.spark.plan.carried import transfer_rows, transfer_schema
+from lakebed.spark.plan.carried import transfer_schema
 from lakebed.spark.plan.change_rows import change_fields
 from lakebed.spark.plan.filters import from_filter, translate
 from lakebed.spark.plan.plan import Pack, plan_readers
-from lakebed.spark.plan.shipping import open_in_task, ship
+from lakebed.spark.plan.shipping import ship
 from lakebed.spark.plan.types import arrow_schema_of, spark_schema
 from lakebed.spark.streams.source_options import PINNED, check_options, flag, number, open_table, without_frames
 from lakebed.spark.streams.stream_commits import APPLICATION, CHECKPOINT, user_of
@@ -53,7 +53,7 @@ from lakebed.table.model.model import Snapshot
 from lakebed.table.model.predicate_text import parse_predicate
 from lakebed.table.model.predicate_tree import Predicate, all_of
 from lakebed.table.model.types import arrow_schema
-from lakebed.table.read.read import ReadPlan, read_split
+from lakebed.table.read.read import ReadPlan
 from lakebed.table.read.scan import Scan, check_readable, scan_snapshot
 from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.schema.schema import require_column
@@ -268,10 +268,7 @@ class TaskReader(DataSourceReader):
         if partition.value is None:  # a version without rows
             return
         pack: Pack = pickle.loads(partition.value)
-        store = open_in_task(self._shipped, pack.entries)
-        for split in pack.splits:
-            for rows in read_split(store, split, plan=self._plan):
-                yield transfer_rows(rows, self._schema)
+        yield from pack.read(self._shipped, self._plan, self._schema)
 
 
 class LakebedWriter(DataSourceArrowWriter):

@@ -30,10 +30,10 @@ from pyspark.sql.streaming.datasource import (
 from lakebed.errors import Conflict
 from lakebed.spark.datasource.source import pack_as
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
-from lakebed.spark.plan.carried import transfer_rows, transfer_schema
+from lakebed.spark.plan.carried import transfer_schema
 from lakebed.spark.plan.change_rows import ChangeRows, Committed, deletions_of, pack_changes
-from lakebed.spark.plan.plan import Pack, plan_readers
-from lakebed.spark.plan.shipping import open_in_task, ship
+from lakebed.spark.plan.plan import plan_readers
+from lakebed.spark.plan.shipping import ship
 from lakebed.spark.streams.source_options import open_table
 from lakebed.spark.streams.stream_commits import commit_batch
 from lakebed.spark.tasks.committing import NOT_COMMITTED
@@ -42,7 +42,6 @@ from lakebed.table.branch.discard import discard_changes
 from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.model.model import TableSchema
-from lakebed.table.read.read import ReadPlan, read_split
 from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.table import Table
 
@@ -150,13 +149,10 @@ class StreamTaskReader(DataSourceStreamReader):
         if partition.value is None:  # a batch without rows
             return
         plan, pack = pickle.loads(partition.value)
-        yield from plan.read(self._shipped, pack) if isinstance(plan, ChangeRows) else self._rows(plan, pack)
-
-    def _rows(self, plan: ReadPlan, pack: Pack) -> Iterator[pa.RecordBatch]:
-        store, carried = open_in_task(self._shipped, pack.entries), transfer_schema(plan.fields)
-        for split in pack.splits:
-            for rows in read_split(store, split, plan=plan):
-                yield transfer_rows(rows, carried)
+        if isinstance(plan, ChangeRows):
+            yield from plan.read(self._shipped, pack)
+        else:
+            yield from pack.read(self._shipped, plan, transfer_schema(plan.fields))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

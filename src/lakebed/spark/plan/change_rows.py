@@ -12,14 +12,13 @@ from typing import Final, Literal
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.model import Entry
 from lakebed.spark.plan.carried import transfer_rows, transfer_schema
 from lakebed.spark.plan.shipping import locate, open_in_task, pack_units, split_bytes, split_files
 from lakebed.table.changes.audit_log import AUDIT_KIND
 from lakebed.table.changes.change_units import ROW_KIND_COLUMN, ROW_KINDS, ChangeUnit
-from lakebed.table.changes.stream import StreamSettings
+from lakebed.table.changes.stream import StreamSettings, deletion_found
 from lakebed.table.model.model import DataField, TableSchema
 from lakebed.table.read.read import ReadPlan
 
@@ -95,11 +94,7 @@ class ChangeRows:
         if self.deletions != "kept":
             is_gone = pc.equal(rows.column(ROW_KIND_COLUMN), "-D")
             if self.deletions == "refused" and pc.any(is_gone).as_py():
-                raise InvalidRequest(
-                    "Rows of the table were deleted, which a stream of rows cannot say: read changes (option "
-                    "changes=true), or leave deletions out (option removals=skip).",
-                    kind="rows_removed",
-                )
+                raise deletion_found("the table")
             rows = rows.filter(pc.invert(is_gone))
         count = rows.num_rows
         columns = []

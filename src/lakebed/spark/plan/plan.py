@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,12 +25,13 @@ import lakebed.compute as pc
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects.task_store import EntryStore
-from lakebed.spark.plan.shipping import locate, pack_units, split_bytes, split_files
+from lakebed.spark.plan.carried import transfer_rows
+from lakebed.spark.plan.shipping import locate, open_in_task, pack_units, split_bytes, split_files
 from lakebed.table.files.planned_files import columns_of
 from lakebed.table.model.model import DataField, Split, TableSchema
 from lakebed.table.model.predicate_tree import And, Compare, Not, OneOf, Or, Predicate
 from lakebed.table.model.types import Type, parse_type
-from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.read import ReadPlan, read_split
 
 MICROSECONDS: Final = 6
 """Digits of a second that Spark keeps."""
@@ -107,6 +108,13 @@ class Pack:
     splits: tuple[Split, ...]
     entries: Mapping[str, Entry]
     """Of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
+
+    def read(self, shipped: bytes, plan: ReadPlan, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the rows in a task, from a store that was shipped to it, in the types of their `transfer_schema`."""
+        store = open_in_task(shipped, self.entries)
+        for split in self.splits:
+            for rows in read_split(store, split, plan=plan):
+                yield transfer_rows(rows, carried)
 
 
 @dataclass(frozen=True, slots=True)

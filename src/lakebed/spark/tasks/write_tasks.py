@@ -143,14 +143,21 @@ def distribute(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> Da
     if shares == 1 and not partition_keys:
         placed = df.repartition(1)
     else:
-        tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-        task_count = tasks_max if partition_keys else min(shares, tasks_max)
-        number = _bucket_number(task)
-        if partition_keys:
-            # As 64-bit numbers: a hash near the end of its range must not overflow.
-            number = functions.hash(*(exact_column(name) for name in partition_keys)).cast("bigint") + number
-        placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
+        placed, _ = place_buckets(df, _bucket_number(task), partition_keys=partition_keys, bucket_count=shares)
     return placed.sortWithinPartitions(*(exact_column(name) for name in order_by)) if order_by else placed
+
+
+def place_buckets(
+    df: DataFrame, bucket: Column, *, partition_keys: Sequence[str], bucket_count: int
+) -> tuple[DataFrame, int]:
+    """Bring the rows of each bucket of a partition into one task. Returns also how many tasks there are."""
+    tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    task_count = tasks_max if partition_keys else min(bucket_count, tasks_max)
+    number = bucket
+    if partition_keys:
+        # As 64-bit numbers: a hash near the end of its range must not overflow.
+        number = functions.hash(*(exact_column(name) for name in partition_keys)).cast("bigint") + bucket
+    return df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int")), task_count
 
 
 def _bucket_number(task: WriteTask) -> Column:

@@ -54,7 +54,6 @@ from lakebed.table.commit.vector_update import has_deleted
 from lakebed.table.files.splits import plan_splits
 from lakebed.table.model.changelog_options import Producer
 from lakebed.table.model.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema, VectorPlace
-from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read.read import ReadPlan
 from lakebed.table.read.vectors import may_have_vectors, skips_level_0, vectors_of, with_vectors
 from lakebed.table.schema.schema_log import SchemaLog
@@ -298,26 +297,18 @@ class TableStream:
             if step.kind == "rows" and not self._schema.primary_keys:
                 entries = self._content(now, is_full=False).entries
                 plan = whole_rows(self._branch, self._schema, entries)
-                yield now, StreamBatch(plan, units=[Inserted(split) for split in self._split(entries)])
+                splits = plan_splits(entries, schema=self._schema)
+                yield now, StreamBatch(plan, units=[Inserted(split) for split in splits])
             elif step.kind != "nothing":
                 units, plan = plan_replaced(self._branch, before, now, schema_id=self._schema.id)
                 if units:
                     yield now, StreamBatch(plan, units=units)
             before = now
 
-    def _split(self, entries: pa.Table) -> list[Split]:
-        options = TableOptions(self._schema.options)
-        return plan_splits(
-            entries,
-            schema=self._schema,
-            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
-            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
-        )
-
     def _batch_of_inserts(
         self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
     ) -> StreamBatch:
-        splits = with_vectors(self._split(entries), vectors)
+        splits = with_vectors(plan_splits(entries, schema=self._schema), vectors)
         plan = whole_rows(self._branch, self._schema, entries)
         if self._settings.changes:
             return StreamBatch(plan, units=[Inserted(split) for split in splits])

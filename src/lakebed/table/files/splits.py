@@ -29,6 +29,7 @@ from lakebed.table.engines.merge import Codes, encode_keys
 from lakebed.table.files.placement import Placement, bucket_folders, partition_values
 from lakebed.table.files.planned_files import PlannedFiles
 from lakebed.table.model.model import DataFile, Split, TableSchema
+from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -41,8 +42,8 @@ def plan_splits(
     entries: pa.Table,
     *,
     schema: TableSchema,
-    target_bytes: int,
-    open_cost_bytes: int,
+    target_bytes: int | None = None,
+    open_cost_bytes: int | None = None,
     may_match: BoolArray | None = None,
     newest_survives: bool = False,
     is_marked: bool = False,
@@ -52,8 +53,8 @@ def plan_splits(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: names and types of partition columns and keys.
-        target_bytes: files are packed together up to this size; a merge is never cut.
-        open_cost_bytes: least weight of a file.
+        target_bytes: files are packed together up to this size; a merge is never cut; None: as options say.
+        open_cost_bytes: least weight of a file; None: as options say.
         may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
         newest_survives: drop other files, too, as `find_unneeded` allows.
         is_marked: above level 0, vectors mark all rows of a key but one; only buckets with deletes need a merge there.
@@ -62,6 +63,9 @@ def plan_splits(
     """
     if entries.num_rows == 0:
         return []
+    options = TableOptions(schema.options)
+    target_bytes = options.get(SOURCE_SPLIT_TARGET_SIZE) if target_bytes is None else target_bytes
+    open_cost_bytes = options.get(SOURCE_SPLIT_OPEN_FILE_COST) if open_cost_bytes is None else open_cost_bytes
     entries = entries.combine_chunks()
     groups = bucket_groups(entries, schema=schema)
     order = np.concatenate([group.members for group in groups])

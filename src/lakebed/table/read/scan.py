@@ -36,8 +36,6 @@ from lakebed.table.model.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.model.model import Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.model.options import (
     READ_BATCH_SIZE,
-    SOURCE_SPLIT_OPEN_FILE_COST,
-    SOURCE_SPLIT_TARGET_SIZE,
     TableOptions,
 )
 from lakebed.table.model.predicate import bind
@@ -263,7 +261,6 @@ class Scan:
 
     @kept_property
     def _splits(self) -> tuple[Split, ...]:
-        options = TableOptions(self.table_schema.options)
         keys = self.table_schema.primary_keys
         judged = bool(keys) and self._where is not None and self._entries.num_rows > 0
         if self._where is not None and columns_of(self._where) <= set(keys):
@@ -271,8 +268,6 @@ class Scan:
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
-            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
-            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
             newest_survives=judged and newest_survives(engine_of(self.table_schema)),
             is_marked=self._skips_new,
