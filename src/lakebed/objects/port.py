@@ -13,15 +13,21 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from typing_extensions import Buffer
 
 from lakebed.errors import NotFound
+from lakebed.runtime import Environment, map_in_pool
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_READS_AT_ONCE: Final = 16
 
 STREAM_CHUNK_BYTES: Final = 8 << 20
 """The default size of a stream's reads."""
@@ -240,3 +246,13 @@ def has_object(store: ObjectStore, path: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def read_each(store: ObjectStore, read: Callable[[T], R], items: Sequence[T], *, environment: Environment) -> list[R]:
+    """Read many objects of a store, and return what `read` returns for each item, in order.
+
+    Cost: that of `read`, 16 at once; one after the other in local folders, where threads only wait for each other.
+    """
+    if store.root_url.startswith(("file:", "memory:")):
+        return [read(item) for item in items]
+    return map_in_pool(environment.runtime, read, items, worker_count_max=_READS_AT_ONCE)

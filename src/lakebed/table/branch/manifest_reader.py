@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 import lakebed.compute as pc
 from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, read_each
 from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.codec.avro import SMALL_COUNT_MAX
 from lakebed.table.codec.index_manifest import IndexEntry, decode_index_manifest
@@ -281,10 +281,7 @@ class ManifestReader:
         names = list(sizes)
         for start in range(0, len(names), _JOINED_COUNT_MAX):
             some = names[start : start + _JOINED_COUNT_MAX]
-            if self._store.root_url.startswith(("file:", "memory:")):
-                bodies = [read(name) for name in some]  # there threads only wait for each other
-            else:
-                bodies = map_in_pool(self._environment.runtime, read, some, worker_count_max=_WORKER_COUNT_MAX)
+            bodies = read_each(self._store, read, some, environment=self._environment)
             yield {name: body for name, body in zip(some, bodies, strict=True) if body is not None}
 
     def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:

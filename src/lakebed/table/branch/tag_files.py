@@ -17,8 +17,8 @@ from typing import Final
 
 from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import NotFound
-from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.runtime import Environment, map_in_pool
+from lakebed.objects.port import ObjectMeta, ObjectStore, read_each
+from lakebed.runtime import Environment
 from lakebed.table.codec.snapshot_json import decode_tag
 from lakebed.table.model.model import Tag
 
@@ -30,9 +30,6 @@ TAG_CACHE: Final = BoundedCache(32 << 20)
 
 _TAG_BYTES: Final = 2_000
 """About the memory of a decoded tag besides its file's bytes."""
-
-_WORKER_COUNT_MAX: Final = 16
-"""Concurrent GETs."""
 
 
 def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, environment: Environment) -> list[Tag]:
@@ -61,11 +58,7 @@ def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, e
     tags: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
     missing = [position for position, tag in enumerate(tags) if tag is None]
     unread = [listed[position] for position in missing]
-    if root_url.startswith(("file:", "memory:")):
-        read = [load(named) for named in unread]
-    else:
-        read = map_in_pool(environment.runtime, load, unread, worker_count_max=_WORKER_COUNT_MAX)
-    for position, tag in zip(missing, read, strict=True):
+    for position, tag in zip(missing, read_each(store, load, unread, environment=environment), strict=True):
         tags[position] = tag
     return [tag for tag in tags if tag is not None]
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lakebed.runtime import map_in_pool
+from lakebed.objects.port import read_each
 from lakebed.table.branch.branch_folder import with_fork_point
 from lakebed.table.branch.candidates import UNKNOWN, BoolArray, IntArray, Role, candidates_of, concat
 from lakebed.table.branch.context import TableBranch
@@ -36,8 +36,6 @@ from lakebed.table.model.model import ManifestMeta, Snapshot
 
 _PLACE: Final = ("partition", "bucket", "file_name")
 _COLUMNS: Final = (*IDENTITY, "kind", "file_size", "commit_snapshot", "external_path", "extra_files")
-_WORKER_COUNT_MAX: Final = 16
-"""Concurrent GETs; in local folders files are read one after the other, where threads only wait for each other."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -155,9 +153,7 @@ class _Pass:
             except Unreadable:
                 return None
 
-        if self.branch.store.root_url.startswith(("file:", "memory:")):
-            return [attempt(item) for item in items]
-        return map_in_pool(self.branch.environment.runtime, attempt, items, worker_count_max=_WORKER_COUNT_MAX)
+        return read_each(self.branch.store, attempt, items, environment=self.branch.environment)
 
     def _manifests(self, judged: Sequence[_Version]) -> tuple[IntArray, pa.Table]:
         """Manifests that neither neighbour has."""

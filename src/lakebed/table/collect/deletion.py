@@ -42,7 +42,7 @@ from lakebed.table.branch.unfinished import Deletion, HiddenTag, path_of, store_
 from lakebed.table.codec.snapshot_json import decode_snapshot
 from lakebed.table.collect.lineage import fits, restore_newest
 from lakebed.table.collect.live_versions import LiveVersions, note_expired_below, read_live_versions
-from lakebed.table.collect.reachability import judge
+from lakebed.table.collect.reachability import Judgement, judge
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.placement import check_placement
 from lakebed.table.model.layout import Layout, parse_derived
@@ -116,18 +116,8 @@ def carry_out(
         is_open=deletion.kind == "delete-tag",
         is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
     )
-    deletable = deletable_of(judgement.deletable)
-    deletable = (*derived_from(branch, deletable), *deletable)
-    sweeper = Sweeper(branch.store, progress, reaches_outside=True)
-    sweep = sweeper.delete_all(deletable)
-    plan = CollectionPlan(
-        branch.name,
-        hidden,
-        deletable,
-        judgement.kept,
-        (*warnings, *judgement.warnings),
-        notes_on(branch.store, deletable),
-    )
+    plan = plan_of(branch, hidden, judgement, warnings)
+    sweep = Sweeper(branch.store, progress, reaches_outside=True).delete_all(plan.doomed)
     _withdraw_tags(branch, deletion, versions)
     if judgement.complete and sweep.complete:
         forget(branch, deletion)
@@ -279,6 +269,16 @@ def _each_once(candidates: pa.Table) -> pa.Table:
         [("size_bytes", "max"), ("born", "max"), ("dead", "max")]
     )
     return grouped.rename_columns(CANDIDATES.names)
+
+
+def plan_of(
+    branch: TableBranch, hide: tuple[str, ...], judgement: Judgement, warnings: tuple[str, ...]
+) -> CollectionPlan:
+    """The plan that deletes what a judgement allows, and what was made of it for Iceberg clients before it."""
+    deletable = deletable_of(judgement.deletable)
+    deletable = (*derived_from(branch, deletable), *deletable)
+    warnings = (*warnings, *judgement.warnings)
+    return CollectionPlan(branch.name, hide, deletable, judgement.kept, warnings, notes_on(branch.store, deletable))
 
 
 def deletable_of(candidates: pa.Table) -> tuple[Deletable, ...]:

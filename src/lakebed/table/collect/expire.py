@@ -27,7 +27,7 @@ from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.objects.probe import store_time_ms
 from lakebed.reclaim.model import CollectionPlan, CollectionReport
-from lakebed.reclaim.sweep import Sweep, notes_on, report_of
+from lakebed.reclaim.sweep import Sweep, report_of
 from lakebed.table.branch.branch_folder import with_fork_point
 from lakebed.table.branch.candidates import Retention, plan_expiry
 from lakebed.table.branch.context import TableBranch
@@ -37,13 +37,12 @@ from lakebed.table.branch.unfinished import Deletion, HiddenTag, store_deletion
 from lakebed.table.collect.deletion import (
     ProgressCall,
     carry_out,
-    deletable_of,
-    derived_from,
     forget,
     gather_released,
     hide_paths,
     merge_reports,
     open_for_deletion,
+    plan_of,
     tag_now,
 )
 from lakebed.table.collect.lineage import expiry_limit
@@ -268,16 +267,7 @@ def preview(
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
     )
-    deletable = deletable_of(judgement.deletable)
-    deletable = (*derived_from(branch, deletable), *deletable)
-    plan = CollectionPlan(
-        branch.name,
-        hide_paths(branch, deletion),
-        deletable,
-        judgement.kept,
-        (*warnings, *judgement.warnings),
-        notes_on(branch.store, deletable),
-    )
+    plan = plan_of(branch, hide_paths(branch, deletion), judgement, warnings)
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 

@@ -65,10 +65,7 @@ def fits(branch: TableBranch, deletion: Deletion) -> bool:
 
     A rollback below it would have deleted it, so all older snapshots of the walk are unchanged too. Cost: 1 GET.
     """
-    try:
-        survivor = branch.snapshots.find(deletion.walk_end)
-    except (Corruption, UnsupportedFormat):
-        return False
+    survivor = _find(branch, deletion.walk_end)
     return survivor is not None and survivor.base_manifest_list == deletion.survivor
 
 

@@ -8,10 +8,11 @@ whose bucket has several folders has a path in each of them. External files have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,9 @@ from lakebed.table.codec.ragged import one_array
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.model.model import ManifestMeta, Snapshot
+
+_CARRIED_ON: Final = (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS)
+"""Roles of objects that a version references again from the one before."""
 
 
 @dataclass(slots=True)
@@ -156,7 +160,7 @@ class ReferencedFiles:
         """Raise what `candidates_of_walk` would raise at this step. Cost: what it reads, which is then kept."""
         if after is not None:
             self.between(after, snapshot)
-        self._few(snapshot, frozenset((Role.MANIFEST, Role.INDEX)))
+        self._few(snapshot, {Role.MANIFEST, Role.INDEX})
         if snapshot.changelog_manifest_list:
             self._changelog(snapshot)
 
@@ -165,7 +169,6 @@ class ReferencedFiles:
         files = self.paths_of(self._branch.manifests.live_entries(snapshot))
         dead = snapshot.id + 1
         metas = self._branch.manifests.all_metas(snapshot)
-        carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
         parts = [
             candidates_of(Role.DATA, files["path"], size_bytes=files["size_bytes"], born=files["born"], dead=dead),
             candidates_of(
@@ -176,9 +179,7 @@ class ReferencedFiles:
                 dead=dead,
             ),
             self.own_lists([snapshot]),
-            candidates_of(Role.INDEX_MANIFEST, carried, born=UNKNOWN, dead=dead),
-            candidates_of(Role.INDEX, self._few(snapshot, frozenset((Role.INDEX,))), born=UNKNOWN, dead=dead),
-            candidates_of(Role.STATISTICS, self._few(snapshot, frozenset((Role.STATISTICS,))), born=UNKNOWN, dead=dead),
+            *(candidates_of(role, self._few(snapshot, {role}), born=UNKNOWN, dead=dead) for role in _CARRIED_ON),
         ]
         return concat(parts)
 
@@ -195,14 +196,14 @@ class ReferencedFiles:
         return self._of_lives(Role.MANIFEST, {self._layout.manifest(name): life for name, life in lives.items()}, walk)
 
     def _candidates_carried_on(self, walk: Sequence[Snapshot]) -> list[pa.Table]:
-        """Objects that a version references again from the one before: index manifests, index files, statistics."""
+        """Objects of the roles in `_CARRIED_ON`."""
         tables = []
-        for role in (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS):
+        for role in _CARRIED_ON:
             lives: dict[str, _Life] = {}
             for snapshot in walk[:-1]:
-                for path in self._few(snapshot, frozenset((role,))):
+                for path in self._few(snapshot, {role}):
                     lives.setdefault(path, _Life(0, UNKNOWN, snapshot.id)).last = snapshot.id
-            for path in self._few(walk[-1], frozenset((role,))) if lives else ():
+            for path in self._few(walk[-1], {role}) if lives else ():
                 lives.pop(path, None)
             tables.append(self._of_lives(role, lives, walk))
         return tables
@@ -232,7 +233,7 @@ class ReferencedFiles:
         for snapshot in gone:
             life = {"born": snapshot.id, "dead": snapshot.id + 1}
             if snapshot.changelog_manifest_list:
-                manifests = self._few(snapshot, frozenset((Role.CHANGELOG_MANIFEST,)))
+                manifests = self._few(snapshot, {Role.CHANGELOG_MANIFEST})
                 path = self._layout.manifest(snapshot.changelog_manifest_list)
                 files = self._changelog(snapshot)
                 tables += [
@@ -244,7 +245,7 @@ class ReferencedFiles:
                 ]
         return concat(tables)
 
-    def _few(self, snapshot: Snapshot, roles: frozenset[str]) -> list[str]:
+    def _few(self, snapshot: Snapshot, roles: Collection[str]) -> list[str]:
         """Paths of everything but data files."""
         manifests, manifest = self._branch.manifests, self._layout.manifest
         paths: list[str] = []
