@@ -126,7 +126,7 @@ class Findings:
         """Report an object that is missing, or whose size differs from the stated one. Return whether it is intact.
 
         Args:
-            there: the object as the store lists it; None: it is not there.
+            meta: the object as the store lists it; None: it is not there.
             size_bytes: the size that `needed_by` states.
             needed_by: what refers to the object, such as ``snapshot 3``.
         """

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings
-from lakebed.objects.open import open_elsewhere, place_of
+from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.files.external import bucket_folders_below, is_marked, owner_of, roots_of
-from lakebed.table.files.placement import Placement
+from lakebed.table.files.external import is_marked, list_root, owner_of, roots_of
 from lakebed.table.iceberg.avro_files import decode_list
 from lakebed.table.model.layout import Layout, parse_changelog, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.table import Table
@@ -70,11 +68,8 @@ def list_external(table: Table, listed: Iterable[str], used: Collection[str]) ->
     Cost: 1 GET a schema; for each root 1 LIST a folder of partitions and 1 a thousand files; 1 HEAD for each file of
     `used` that is elsewhere.
     """
-    schema, metas = table.schema, dict[str, ObjectMeta]()
-    for root in roots_of(table.store, listed).every:
-        place = open_elsewhere(table.store, root)
-        for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
-            metas.update((f"{root}/{meta.path}", meta) for meta in place.list(folder))
+    roots = roots_of(table.store, listed).every
+    metas = {meta.path: meta for root in roots for meta in list_root(table.store, root, table.schema)}
     for url in used:
         if url not in metas:
             place, name = place_of(table.store, url)
@@ -94,9 +89,7 @@ def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collectio
     is_ours = [False] * len(unnamed) if owner is None else is_marked(pa.array(unnamed), owner).tolist()
     for url in (url for url, ours in zip(unnamed, is_ours, strict=True) if ours):
         size_bytes = outside[url].size_bytes
-        findings.orphan(
-            replace(outside[url], path=url), f"is named by no version ({size_bytes:,} bytes).", bytes=size_bytes
-        )
+        findings.orphan(outside[url], f"is named by no version ({size_bytes:,} bytes).", bytes=size_bytes)
     others = [url for url, ours in zip(unnamed, is_ours, strict=True) if not ours]
     if others:
         total = sum(outside[url].size_bytes for url in others)

@@ -172,7 +172,9 @@ class _BranchRepairer:
         if not dry_run:
             check_writable(self._table.schema)
         self._recompute(live)
-        snapshot = self._commit() if self._described and not dry_run else None
+        snapshot = None
+        if self._described and not dry_run:
+            snapshot = commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._stage))
         return BranchRepair(
             table=self._table.name,
             branch=self._table.branch or MAIN_BRANCH,
@@ -243,11 +245,8 @@ class _BranchRepairer:
             if rows.num_rows:
                 yield pa.table(columns, names=list(wanted))
 
-    def _commit(self) -> Snapshot:
-        """Commit a snapshot without rows of its own whose base has the new entries."""
-        return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._stage))
-
     def _stage(self, head: Snapshot | None) -> StagedChange:
+        """A change without rows of its own whose base has the new entries."""
         live = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
         rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
         files = [self._described.get(row) for row in rows]

@@ -127,14 +127,12 @@ def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataFiel
 
 def pack_changes(store: ObjectStore, units: Sequence[Committed], *, task_count_min: int) -> list[ChangePack]:
     """Deal units to tasks. Raises `NotFound`: a file is gone from a branch."""
-    packs = pack_units(units, size_bytes=_unit_bytes, task_count_min=task_count_min)
-    entries_of_packs = locate(store, packs, files=_unit_files)
+    packs = pack_units(
+        units,
+        size_bytes=lambda committed: sum(map(split_bytes, committed.unit.splits)),
+        task_count_min=task_count_min,
+    )
+    entries_of_packs = locate(
+        store, packs, files=lambda committed: [file for split in committed.unit.splits for file in split_files(split)]
+    )
     return [ChangePack(tuple(pack), entries) for pack, entries in zip(packs, entries_of_packs, strict=True)]
-
-
-def _unit_bytes(committed: Committed) -> int:
-    return sum(map(split_bytes, committed.unit.splits))
-
-
-def _unit_files(committed: Committed) -> list[tuple[str, ...]]:
-    return [file for split in committed.unit.splits for file in split_files(split)]

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
-from lakebed.objects.open import open_elsewhere, place_of
+from lakebed.objects.open import place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore, has_object
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
@@ -52,16 +52,8 @@ from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.reachability import names_in_use
 from lakebed.table.collect.recovery import recover
 from lakebed.table.collect.referenced_files import ReferencedFiles
-from lakebed.table.files.external import (
-    MARKED_NAME,
-    Roots,
-    bucket_folders_below,
-    is_marked,
-    names_of,
-    owner_of,
-    roots_of,
-)
-from lakebed.table.files.placement import Placement, check_placement
+from lakebed.table.files.external import MARKED_NAME, Roots, is_marked, list_root, names_of, owner_of, roots_of
+from lakebed.table.files.placement import check_placement
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
 from lakebed.texts import LONG_MAX
@@ -138,17 +130,10 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa
 
     Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
     """
-    schema = branch.schema
     owner = owner_of(branch.store)
-    tables = [FILES.empty_table()]
-    for root in roots.every:
-        place = open_elsewhere(branch.store, root)
-        for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
-            metas = list(place.list(folder))
-            columns = ([f"{root}/{meta.path}" for meta in metas], [meta.size_bytes for meta in metas])
-            is_old = [meta.modified_ms < older_than_ms for meta in metas]
-            tables.append(pa.table([*columns, is_old], schema=FILES))
-    listed = pa.concat_tables(tables)
+    metas = [meta for root in roots.every for meta in list_root(branch.store, root, branch.schema)]
+    columns = ([meta.path for meta in metas], [meta.size_bytes for meta in metas])
+    listed = pa.table([*columns, [meta.modified_ms < older_than_ms for meta in metas]], schema=FILES)
     is_ours = np.zeros(listed.num_rows, np.bool_) if owner is None else is_marked(one_array(listed["path"]), owner)
     return listed.set_column(2, "is_old", pc.and_(listed["is_old"], pa.array(is_ours)))
 

@@ -99,7 +99,7 @@ def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) 
         texts, row = parts.flatten(), np.repeat(row, pc.list_value_length(parts).to_numpy(zero_copy_only=False))
         blank = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
         is_new = np.zeros(len(row), np.bool_)
-        is_new[_first_of_each(_pairs(rows.key_of[row], texts))] = True
+        is_new[np.unique(_pairs(rows.key_of[row], texts), return_index=True)[1]] = True
         kept = np.flatnonzero(is_oldest[row] | (is_new & ~blank))
         texts, row = texts.take(pa.array(kept)), row[kept]
     offsets = _offsets(rows.key_of[row], rows.key_count, rows.any(usable))
@@ -115,10 +115,6 @@ def _pairs(keys: Positions, *elements: pa.Array) -> Codes:
     codes = encode_keys([list(elements)])[0]
     ranks = np.unique(codes, return_inverse=True)[1]
     return keys * np.int64(len(codes) + 1) + ranks
-
-
-def _first_of_each(pairs: Codes) -> Positions:
-    return np.unique(pairs, return_index=True)[1]
 
 
 def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positions:

@@ -30,14 +30,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import replace
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.table.codec.ragged import one_array
 from lakebed.table.codec.row_codes import distinct_rows
+from lakebed.table.files.placement import Placement
 from lakebed.table.model.external_paths import ENTROPY, ExternalPaths
 from lakebed.table.model.layout import Layout, parse_schema
 from lakebed.table.model.model import TableSchema
@@ -325,15 +327,26 @@ def _are_in(
     return _flags(pc.is_in(keys, value_set=pa.array(allowed, pa.string())))
 
 
-def bucket_folders_below(place: ObjectStore, prefix: str, *, depth: int) -> Iterator[str]:
-    """Folders of buckets below a folder, under `depth` levels of partitions. Cost: 1 LIST a level's folder."""
+def list_root(store: ObjectStore, root: str, schema: TableSchema) -> Iterator[ObjectMeta]:
+    """What is in the folders of buckets below an external root of a table, by URLs.
+
+    Cost: 1 LIST a folder of partitions and 1 a thousand files.
+    """
+    place = open_elsewhere(store, root)
+    for folder in _bucket_folders(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
+        for meta in place.list(folder):
+            yield replace(meta, path=f"{root}/{meta.path}")
+
+
+def _bucket_folders(place: ObjectStore, prefix: str, *, depth: int) -> Iterator[str]:
+    """Folders of buckets below a folder, under `depth` levels of partitions."""
     for folder in place.list_with_delimiter(prefix).folders:
         name = folder.rpartition("/")[2]
         if depth == 0:
             if re.fullmatch(r"bucket-(-?[0-9]+|postpone)", name):
                 yield folder
         elif "=" in name:
-            yield from bucket_folders_below(place, folder, depth=depth - 1)
+            yield from _bucket_folders(place, folder, depth=depth - 1)
 
 
 def _flags(column: Any) -> BoolArray:

@@ -123,7 +123,8 @@ def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, thread
         return pa.concat_tables(tables)
     if sum(file.file_size for file in split.files) <= ONE_SHOT_BYTES_MAX:
         return _finish(_merge_at_once(store, split, plan, threads=threads), plan)
-    return pa.concat_tables([_finish(table, plan) for table in _merge_files(store, split, plan)] or [_no_rows(plan)])
+    tables = [_finish(table, plan) for table in _merge_files(store, split, plan)]
+    return pa.concat_tables(tables) if tables else arrow_schema(plan.fields).empty_table()
 
 
 def _finish(table: pa.Table, plan: ReadPlan) -> pa.Table:
@@ -142,10 +143,6 @@ def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
     return condition.to_table(use_threads=False)
-
-
-def _no_rows(plan: ReadPlan) -> pa.Table:
-    return arrow_schema(plan.fields).empty_table()
 
 
 # ---- files that need no merge
