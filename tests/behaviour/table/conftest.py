@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import files_of
 from lakebed.table.commit.commit import CommitOptions
 from lakebed.table.model.model import BucketChange, CommitKind, DataFile, Snapshot
 from lakebed.table.rows.overwrite import Overwrite
@@ -60,6 +61,21 @@ class Bench:
         self.clock.advance(1)
         context, change = (table or self.table).context, self.change(*added, deleted=deleted)
         return commit_changes(context, [change], kind=kind, overwrite=overwrite, options=options)
+
+    def write(self, added: str, *deleted: str) -> None:
+        """A commit whose data file is there."""
+        self.store.put(f"bucket-0/{added}", b"x")
+        newest = self.table.latest()
+        live = [] if newest is None else files_of(self.table.context.manifests.live_entries(newest))
+        change = replace(self.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
+        self.clock.advance(1)
+        commit_changes(self.table.context, [change])
+
+    def hide(self, *snapshot_ids: int) -> None:
+        """Hide snapshots as expiry does: boundary first."""
+        log = self.table.context.snapshots.log
+        log.raise_boundary(max(snapshot_ids) + 1)
+        log.delete(snapshot_ids)
 
     def live(self, table: Table | None = None) -> list[str]:
         """Names of the files of the newest snapshot, sorted."""

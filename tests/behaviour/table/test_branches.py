@@ -119,7 +119,7 @@ def test_a_deleter_that_sleeps_between_two_batches_takes_nothing_of_a_branch_mad
 @pytest.mark.parametrize("is_foreign", [False, True])
 def test_an_expiry_of_a_branch_takes_its_own_files_and_none_of_main(is_foreign: bool) -> None:
     """What was added since the fork goes with its last version; what main has stays, though the branch deleted it."""
-    made = TableWorld(3, foreign=False, rollbacks=False, as_latest=False, branches=True)
+    made = TableWorld(3)
     for _ in range(4):
         made.foreign() if is_foreign else made.commit()
     made.branch_step()

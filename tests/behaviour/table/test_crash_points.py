@@ -84,19 +84,17 @@ NAMED: dict[tuple[str | None, bytes], Named] = {}
 @cache
 def base() -> Base:
     """Nine snapshots of commits, upgrades and another client's; two of them expired; tags on both sides."""
-    world = TableWorld(3, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    world = TableWorld(3)
     for step in (world.commit, world.commit, world.tag, world.upgrade, world.foreign, world.tag, world.compact):
         world.clock.advance(60.0)
         step()
-    world.table.create_tag("early", snapshot_id=2)
-    world.main.tags["early"] = (2, world.main.snapshots[2], None)
+    world.hold("early", 2)
     world.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
     for snapshot_id in sorted(world.main.snapshots)[:-3]:
         del world.main.snapshots[snapshot_id]
     for step in (world.commit, world.foreign, world.upgrade, world.commit):
         step()
-    world.table.create_tag("late", snapshot_id=world.main.last_id - 1)
-    world.main.tags["late"] = (world.main.last_id - 1, world.main.snapshots[world.main.last_id - 1], None)
+    world.hold("late", world.main.last_id - 1)
     world.check(collected=True)
     objects = {meta.path: bytes(world.store.get(meta.path)) for meta in world.store.list("")}
     tags = {name: (tag[0], tag[1]) for name, tag in world.main.tags.items()}

@@ -18,18 +18,9 @@ from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
 from lakebed.testing.wrapper import StoreWrapper
 from worlds.meanwhile import Meanwhile
-from worlds.table.world import TableWorld
+from worlds.table.world import TableWorld, committed_world
 
 R = TypeVar("R")
-
-
-def world(*, snapshot_count: int = 6) -> TableWorld:
-    """A table of some commits, with its model."""
-    made = TableWorld(2, foreign=False, rollbacks=False, as_latest=False, branches=False)
-    for _ in range(snapshot_count):
-        made.clock.advance(60.0)
-        made.commit()
-    return made
 
 
 def seen_by(made: TableWorld, store: ObjectStore) -> Table:
@@ -63,7 +54,7 @@ def check(made: TableWorld) -> None:
 
 def test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way() -> None:
     """Files of a version that a deletion has written down may be going: a new tag from its last tag is refused."""
-    made = world()
+    made = committed_world(6)
     made.table.create_tag("old", snapshot_id=2)
     expire_all(made.table)
     crash(made, lambda table: table.delete_tag("old"), after=is_change("lakebed/reclaim/delete-tag"))
@@ -74,7 +65,7 @@ def test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way() -> None:
 
 def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion() -> None:
     """A deletion that was written down hides only the tag file that it read, not one put under its name since."""
-    made = world()
+    made = committed_world(6)
     made.table.create_tag("moved", snapshot_id=2)
     crash(made, lambda table: table.delete_tag("moved"), after=is_change("lakebed/reclaim/delete-tag"))
     body = bytes(made.store.get("tag/tag-moved"))
@@ -88,7 +79,7 @@ def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion
 
 def test_holders_are_collected_until_two_collections_are_equal() -> None:
     """A version that passes from one tag to another while the tags are listed is seen all the same."""
-    made = world()
+    made = committed_world(6)
     made.table.create_tag("z", snapshot_id=2)
     expire_all(made.table)
 
@@ -104,7 +95,7 @@ def test_holders_are_collected_until_two_collections_are_equal() -> None:
 
 def test_a_recovered_expiry_honours_consumers() -> None:
     """An expiry that another process began hides nothing that a consumer claimed since."""
-    made = world()
+    made = committed_world(6)
     crash(made, expire_all, after=is_change("lakebed/reclaim/expire"))
     made.store.put("consumer/consumer-job", msgspec.json.encode({"nextSnapshot": 3}))
     expire_all(made.table)
@@ -116,7 +107,7 @@ def test_a_recovered_expiry_honours_consumers() -> None:
 
 def test_a_replaced_tag_is_pinned_until_it_is_written() -> None:
     """The version that a tag is pointed at expires while the tag is written: its files stay for the tag."""
-    made = world()
+    made = committed_world(6)
     made.table.create_tag("moved", snapshot_id=1)
     store = Between(made.store, kind="put", prefix="tag/tag-moved", happens=lambda: expire_all(made.table))
     seen_by(made, store).replace_tag("moved", snapshot_id=3)
@@ -129,7 +120,7 @@ def test_a_replaced_tag_is_pinned_until_it_is_written() -> None:
 
 def test_a_branch_keeps_its_pin_until_it_is_cleared() -> None:
     """While a branch can be read its origin is pinned: a deletion cut short leaves it readable or gone."""
-    made = world()
+    made = committed_world(6)
     made.table.create_branch("b", snapshot_id=2)
     snapshots = made.main.snapshots[2]
 
@@ -145,7 +136,7 @@ def test_a_branch_keeps_its_pin_until_it_is_cleared() -> None:
 
 def test_a_restoring_snapshot_that_went_since_keeps_what_it_restored() -> None:
     """A rollback after the walk of a deletion brought files back, and its own snapshot has expired: they stay."""
-    made = world()
+    made = committed_world(6)
     made.table.create_tag("early", snapshot_id=1)
     crash(made, expire_all, after=is_change("lakebed/reclaim/expire"))
     path = next(meta.path for meta in made.store.list("lakebed/reclaim"))
@@ -165,7 +156,7 @@ def test_a_restoring_snapshot_that_went_since_keeps_what_it_restored() -> None:
 
 def test_the_boundary_of_expired_snapshots_is_noted_before_they_go() -> None:
     """A retry that puts an expired snapshot back finds it noted as expired, and the next verb withdraws it."""
-    made = world()
+    made = committed_world(6)
     body = bytes(made.store.get("snapshot/snapshot-2"))
     made.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
     assert expiry_boundary(made.table.context) == 4
@@ -182,7 +173,7 @@ def refuse_data(_: int, call: Call) -> Fault | None:
 
 def test_a_rollback_that_was_cut_short_is_finished_by_the_files_that_it_wrote_down() -> None:
     """Its snapshots are hidden, so only what was written down names their files; it is not computed anew."""
-    made = world()
+    made = committed_world(6)
     crash(made, lambda table: table.rollback_to(3), after=lambda call: call.kind == "put" and ".files" in call.path)
     report = seen_by(made, FaultyStore(made.store, faults=refuse_data)).delete_tag("none", if_exists=True)
     assert report.warnings
@@ -195,7 +186,7 @@ def test_a_rollback_that_was_cut_short_is_finished_by_the_files_that_it_wrote_do
 
 def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None:
     """Files that a store refused to delete go by the next verb; nothing is left to orphan cleaning."""
-    made = world()
+    made = committed_world(6)
     report = expire_all(seen_by(made, FaultyStore(made.store, faults=refuse_data)))
     assert report.warnings  # type: ignore[attr-defined]
     made.main.snapshots = {6: made.main.snapshots[6]}
@@ -222,7 +213,7 @@ class FullDisk(StoreWrapper):
 @pytest.mark.parametrize(("refusals", "expired_count"), [(0, 7), (1, 4), (2, 2), (3, 1)])
 def test_an_expiry_whose_plan_has_no_room_goes_in_smaller_steps(refusals: int, expired_count: int) -> None:
     """Each time the plan does not fit, half as many snapshots expire; the next expiry takes the rest."""
-    made = world(snapshot_count=8)
+    made = committed_world(8)
     report = seen_by(made, FullDisk(made.store, refusals)).expire(retain_max=1, retain_min=1, older_than_ms=0)
     assert report.hidden_count == expired_count
     for snapshot_id in range(1, expired_count + 1):
@@ -235,7 +226,7 @@ def test_an_expiry_whose_plan_has_no_room_goes_in_smaller_steps(refusals: int, e
 
 def test_an_expiry_without_room_for_any_plan_says_so() -> None:
     """It ends with the store's error, has hidden nothing, and leaves nothing behind."""
-    made = world(snapshot_count=8)
+    made = committed_world(8)
     before = made.stored()
     with pytest.raises(Unavailable, match="no space left"):
         expire_all(seen_by(made, FullDisk(made.store, 4)))
@@ -247,7 +238,7 @@ def test_an_expiry_without_room_for_any_plan_says_so() -> None:
 @pytest.mark.parametrize("others", [(), ("a",), ("z",), ("a", "b", "y", "z")])
 def test_a_tag_that_is_put_while_its_version_is_deleted_is_withdrawn(others: tuple[str, ...]) -> None:
     """The tag of a creator that died before its check goes once the files have gone, whichever tags are there too."""
-    made = world()
+    made = committed_world(6)
     for name in others:
         made.table.create_tag(name, snapshot_id=6)
     made.table.create_tag("model", snapshot_id=2)
@@ -271,7 +262,7 @@ class ExpiredBeforeItIsRead(StoreWrapper):
 
 def test_snapshots_that_expire_while_a_rollback_removes_them_hold_up_none_of_the_others() -> None:
     """The files of the later ones go with the rollback, which looks again at what is there."""
-    made = world()
+    made = committed_world(6)
     gone = made.main.snapshots[4]
     seen_by(made, ExpiredBeforeItIsRead(made.store)).rollback_to(3)
     assert made.table.context.snapshots.ids() == [1, 2, 3, 7]
@@ -282,7 +273,7 @@ def test_snapshots_that_expire_while_a_rollback_removes_them_hold_up_none_of_the
 
 def test_an_unreadable_snapshot_ends_the_walk() -> None:
     """A snapshot that cannot be read stays, with all later ones, and the report names it."""
-    made = world()
+    made = committed_world(6)
     body = bytes(made.store.get("snapshot/snapshot-3"))
     made.store.put("snapshot/snapshot-3", b"{")
     report = made.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
@@ -296,7 +287,7 @@ def test_an_unreadable_snapshot_ends_the_walk() -> None:
 
 def test_orphan_cleaning_lists_before_it_asks_what_is_used() -> None:
     """A file that a commit brings while orphans are looked for is not taken for one."""
-    made = world()
+    made = committed_world(6)
     other = seen_by(made, made.store)
     store = Meanwhile(
         made.store,

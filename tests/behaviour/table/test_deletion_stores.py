@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
-from worlds.table.world import TableWorld
+from worlds.table.world import TableWorld, committed_world
 
 pytestmark = pytest.mark.parametrize("opened", ["local", "s3"], indirect=True)
 
@@ -25,13 +25,9 @@ def test_histories(opened: Callable[..., Any], seed: int) -> None:
 
 def made(opened: Callable[..., Any]) -> TableWorld:
     """Six snapshots, of which two expired; tags on the second and the fourth."""
-    world = TableWorld(4, store=opened(), foreign=False, rollbacks=False, branches=False)
-    for _ in range(6):
-        world.clock.advance(60.0)
-        world.commit()
+    world = committed_world(6, seed=4, store=opened())
     for name, snapshot_id in (("a", 2), ("b", 4)):
-        world.table.create_tag(name, snapshot_id=snapshot_id)
-        world.main.tags[name] = (snapshot_id, world.main.snapshots[snapshot_id], None)
+        world.hold(name, snapshot_id)
     world.table.expire(retain_max=4)
     del world.main.snapshots[1], world.main.snapshots[2]
     world.check(collected=True)

@@ -17,16 +17,7 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.collect.expire import ExpireRules
 from lakebed.table.table import Table
 from lakebed.testing import RecordingStore
-from worlds.table.world import TableWorld
-
-
-def world(*, snapshot_count: int = 8, seed: int = 2) -> TableWorld:
-    """A table of some commits, with its model."""
-    made = TableWorld(seed, foreign=False, rollbacks=False, as_latest=False, branches=False)
-    for _ in range(snapshot_count):
-        made.clock.advance(60.0)
-        made.commit()
-    return made
+from worlds.table.world import TableWorld, committed_world
 
 
 def expired(made: TableWorld, count: int) -> None:
@@ -39,7 +30,7 @@ def expired(made: TableWorld, count: int) -> None:
 
 def test_the_options_decide_when_nobody_says_otherwise() -> None:
     """Snapshots beyond snapshot.num-retained.max go, and snapshot.num-retained.min always stay."""
-    made = world()
+    made = committed_world(8)
     made.table.set_options({"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "5"})
     made.table.expire()
     expired(made, 3)
@@ -47,7 +38,7 @@ def test_the_options_decide_when_nobody_says_otherwise() -> None:
 
 def test_time_retained() -> None:
     """Snapshots older than snapshot.time-retained go, down to the least that stays."""
-    made = world()
+    made = committed_world(8)
     made.table.set_options({"snapshot.num-retained.min": "2", "snapshot.time-retained": "3 min"})
     made.table.expire()
     expired(made, 4)
@@ -58,7 +49,7 @@ def test_time_retained() -> None:
 )
 def test_the_clock_of_the_store_is_asked_for_what_expires_by_its_age(rules: ExpireRules, asks: int) -> None:
     """A file is written and looked at to learn that clock's time: not where the number of snapshots alone decides."""
-    made = world()
+    made = committed_world(8)
     store = RecordingStore(made.store)
     table = Table.open(store, name="world", environment=made.environment)
     report = table.expire(retain_min=2, **rules)
@@ -68,7 +59,7 @@ def test_the_clock_of_the_store_is_asked_for_what_expires_by_its_age(rules: Expi
 
 def test_the_limit_of_one_run() -> None:
     """One run removes at most max_deletes snapshots, the oldest; the next goes on."""
-    made = world()
+    made = committed_world(8)
     assert made.table.expire(retain_max=1, max_deletes=3).hidden_count == 3
     expired(made, 3)
     made.table.expire(retain_max=1, max_deletes=3)
@@ -77,7 +68,7 @@ def test_the_limit_of_one_run() -> None:
 
 def test_a_consumer_holds_what_it_reads_next() -> None:
     """No snapshot from a consumer's next on expires."""
-    made = world()
+    made = committed_world(8)
     made.store.put("consumer/consumer-job", msgspec.json.encode({"nextSnapshot": 4}))
     made.table.expire(retain_max=1)
     expired(made, 3)
@@ -88,7 +79,7 @@ def test_a_consumer_holds_what_it_reads_next() -> None:
 
 def test_an_unreadable_consumer_stops_expiry() -> None:
     """What an unreadable consumer holds is unknown, so nothing goes."""
-    made = world()
+    made = committed_world(8)
     made.store.put("consumer/consumer-job", b"{")
     with pytest.raises(Corruption, match="consumer"):
         made.table.expire(retain_max=1)
@@ -97,9 +88,8 @@ def test_an_unreadable_consumer_stops_expiry() -> None:
 
 def test_a_dry_run_says_exactly_what_a_run_does() -> None:
     """The plan of a dry run names what the run then deletes, and deletes nothing itself."""
-    made = world()
-    made.table.create_tag("keep", snapshot_id=3)
-    made.main.tags["keep"] = (3, made.main.snapshots[3], None)
+    made = committed_world(8)
+    made.hold("keep", 3)
     before = made.stored()
     plan = made.table.expire(retain_max=2, dry_run=True).plan
     assert plan is not None
@@ -113,7 +103,7 @@ def test_a_dry_run_says_exactly_what_a_run_does() -> None:
 
 def test_impossible_retention_is_refused() -> None:
     """Numbers that contradict each other are refused before anything happens."""
-    made = world()
+    made = committed_world(8)
     with pytest.raises(InvalidRequest, match="At most 2"):
         made.table.expire(retain_max=2, retain_min=3)
     with pytest.raises(InvalidRequest, match="retain_min is 0"):
@@ -127,13 +117,13 @@ def test_impossible_retention_is_refused() -> None:
 
 def test_an_empty_table_expires_nothing() -> None:
     """Expiry of a table without snapshots is fine."""
-    made = TableWorld(2, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    made = TableWorld(2)
     assert made.table.expire(retain_max=1).deleted_count == 0
 
 
 def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
     """A corrupt delta manifest ends the walk before it: earlier snapshots go, later ones stay, the report says so."""
-    made = world()
+    made = committed_world(8)
     delta = made.table.context.snapshots.snapshot(5).delta_manifest_list
     name = made.table.context.manifests.metas(delta)[0].file_name
     body = bytes(made.store.get(f"manifest/{name}"))
@@ -149,9 +139,8 @@ def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
 
 def test_an_unreadable_tag_keeps_everything_until_it_is_readable() -> None:
     """What an unreadable tag holds is unknown: nothing is deleted, the report says so, and the next run makes good."""
-    made = world()
-    made.table.create_tag("broken", snapshot_id=2)
-    made.main.tags["broken"] = (2, made.main.snapshots[2], None)
+    made = committed_world(8)
+    made.hold("broken", 2)
     body = bytes(made.store.get("tag/tag-broken"))
     made.store.put("tag/tag-broken", b"{")
     report = made.table.expire(retain_max=1)
@@ -167,7 +156,7 @@ def test_an_unreadable_tag_keeps_everything_until_it_is_readable() -> None:
 
 def test_a_damaged_unfinished_deletion_is_passed_over() -> None:
     """An unreadable unfinished deletion is named in the report, and nothing of it is deleted."""
-    made = world()
+    made = committed_world(8)
     made.store.put("lakebed/reclaim/expire-x.json", b'{"format": 1}')
     report = made.table.expire(retain_max=2)
     assert any("expire-x" in warning for warning in report.warnings)
@@ -176,7 +165,7 @@ def test_a_damaged_unfinished_deletion_is_passed_over() -> None:
 
 def test_a_snapshot_that_lands_late_is_withdrawn() -> None:
     """Snapshot files that come back after they expired, by a late retry or from a dead writer, do not stop expiry."""
-    made = world()
+    made = committed_world(8)
     body, other = (bytes(made.store.get(f"snapshot/snapshot-{number}")) for number in (2, 3))
     made.table.expire(retain_max=4)
     expired(made, 4)
@@ -188,7 +177,7 @@ def test_a_snapshot_that_lands_late_is_withdrawn() -> None:
 
 def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
     """Expired snapshots that come back right below the oldest, which follows them, do not stop expiry either."""
-    made = world()
+    made = committed_world(8)
     bodies = {number: bytes(made.store.get(f"snapshot/snapshot-{number}")) for number in (3, 4)}
     made.table.expire(retain_max=4)
     expired(made, 4)
@@ -204,7 +193,7 @@ def test_the_cost_does_not_grow_with_tags() -> None:
     costs = []
     tag_count = 300
     for tagged in (0, tag_count):
-        made = world(snapshot_count=6)
+        made = committed_world(6)
         for number in range(tagged):
             made.table.create_tag(f"daily-{number:04}", snapshot_id=2)
         for _ in range(60):

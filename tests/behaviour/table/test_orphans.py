@@ -33,7 +33,7 @@ DAY_S = 86_400.0
 @pytest.fixture
 def made() -> TableWorld:
     """A table with tags, a branch with a commit of its own, and some strays of a crashed writer."""
-    world = TableWorld(9, foreign=False, rollbacks=False, as_latest=False, branches=True)
+    world = TableWorld(9)
     for _ in range(4):
         world.commit()
     world.tag()

@@ -16,7 +16,7 @@ OWN = {"manifest/index-manifest-three", "index/index-2", "statistics/stats-2"}
 @pytest.fixture
 def made() -> TableWorld:
     """Snapshot 2 is another client's, names everything and has a tag; 3 carries it on; 4 has files of its own."""
-    world = TableWorld(4, foreign=False, rollbacks=False, branches=False)
+    world = TableWorld(4)
     world.commit()
     item = Extras(("index-1",), "stats-1", (encode_row(["a"], ["STRING"]), "changelog-1.parquet"))
     for name, extras in (("one", item), ("two", Extras()), ("three", Extras(("index-2",), "stats-2"))):

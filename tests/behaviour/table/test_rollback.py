@@ -11,21 +11,12 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.versions.rollback import ROLLED_BACK_TO
-from worlds.table.world import TableWorld
-
-
-def world(*, snapshot_count: int = 6, seed: int = 4) -> TableWorld:
-    """A table of some commits, with its model."""
-    made = TableWorld(seed, foreign=False, rollbacks=False, as_latest=False, branches=False)
-    for _ in range(snapshot_count):
-        made.clock.advance(60.0)
-        made.commit()
-    return made
+from worlds.table.world import committed_world
 
 
 def test_rollback_to_a_snapshot() -> None:
     """The target is the newest again under a new id; later snapshots, tags and files are gone; earlier ones stay."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.create_tag("early", snapshot_id=2)
     made.table.create_tag("late", snapshot_id=5)
     files = made.main.snapshots[3]
@@ -42,7 +33,7 @@ def test_rollback_to_a_snapshot() -> None:
 
 def test_ids_are_never_used_again() -> None:
     """After a rollback the next commit takes a fresh id, in this process and in another."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.rollback_to(2)
     other = type(made.table).open(made.store, name="world", environment=made.environment)
     made.main.last_id = 7
@@ -53,7 +44,7 @@ def test_ids_are_never_used_again() -> None:
 
 def test_rollback_to_a_tag_whose_snapshot_expired() -> None:
     """An expired snapshot that a tag holds can be gone back to."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.create_tag("monthly", snapshot_id=2)
     files = made.main.snapshots[2]
     made.table.expire(retain_max=2)
@@ -66,14 +57,14 @@ def test_rollback_to_a_tag_whose_snapshot_expired() -> None:
 
 def test_rollback_to_a_time() -> None:
     """A timestamp means the newest snapshot at or before it."""
-    made = world()
+    made = committed_world(6, seed=4)
     time_ms = made.table.context.snapshots.snapshot(4).time_ms
     assert made.table.rollback_to(timestamp_ms=time_ms).properties[ROLLED_BACK_TO] == "4"
 
 
 def test_rollback_as_latest_keeps_history() -> None:
     """Every version stays readable, and the newest equals the target."""
-    made = world()
+    made = committed_world(6, seed=4)
     snapshot = made.table.rollback_to_as_latest(2)
     made.main.publish(made.main.snapshots[2])
     assert snapshot.id == 7
@@ -83,7 +74,7 @@ def test_rollback_as_latest_keeps_history() -> None:
 
 def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
     """Clients that read manifests as sets, in any order, see the target's files too."""
-    made = world()
+    made = committed_world(6, seed=4)
     snapshot = made.table.rollback_to_as_latest(2)
     entries = made.table.context.manifests.concat_entries(made.table.context.manifests.all_metas(snapshot))
     rows = list(zip(*(entries[name].to_pylist() for name in (*IDENTITY, "kind")), strict=True))
@@ -96,7 +87,7 @@ def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
 
 def test_below_a_branch_it_is_refused() -> None:
     """A rollback that would remove a branch's origin is refused, in one sentence, and changes nothing."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.create_branch("experiment")
     commit_changes(made.table.context, [])
     with pytest.raises(InvalidRequest, match="experiment"):
@@ -109,7 +100,7 @@ def test_below_a_branch_it_is_refused() -> None:
 
 def test_the_newest_is_already_the_target() -> None:
     """Going back to the newest version changes nothing."""
-    made = world()
+    made = committed_world(6, seed=4)
     assert made.table.rollback_to(6).id == 6
     assert made.table.rollback_to_as_latest(6).id == 6
     made.check(collected=True)
@@ -131,7 +122,7 @@ def test_a_rollback_only_from_a_version(bench: Any) -> None:
 
 def test_missing_targets() -> None:
     """A missing version is named, and no version at all is refused."""
-    made = world()
+    made = committed_world(6, seed=4)
     with pytest.raises(NotFound, match="99"):
         made.table.rollback_to(99)
     with pytest.raises(InvalidRequest):
@@ -141,7 +132,7 @@ def test_missing_targets() -> None:
 
 def test_the_plan_names_what_the_rollback_then_deletes() -> None:
     """`plan_rollback` says what goes, and deletes nothing."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.create_tag("late", snapshot_id=5)
     before = made.stored()
     plan = made.table.plan_rollback(3)
@@ -156,7 +147,7 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
 
 def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
     """Files that the rollback deleted are not candidates of a later expiry: its report counts only what was there."""
-    made = world()
+    made = committed_world(6, seed=4)
     made.table.rollback_to(3)
     made.main.snapshots = {item: made.main.snapshots[item] for item in (1, 2, 3)} | {7: made.main.snapshots[3]}
     made.main.last_id = 7
@@ -170,7 +161,7 @@ def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
 
 def test_expiry_after_a_rollback_keeps_restored_files() -> None:
     """A file that died, came back by a rollback and is live is kept by every later expiry."""
-    made = world(snapshot_count=8)
+    made = committed_world(8, seed=4)
     made.table.rollback_to_as_latest(2)
     made.main.publish(made.main.snapshots[2])
     for kept in (6, 4, 2, 1):

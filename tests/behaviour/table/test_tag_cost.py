@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,7 +15,6 @@ from lakebed.bounded_cache import BoundedCache
 from lakebed.objects.open import open_store
 from lakebed.objects.port import RequestCounts
 from lakebed.table.branch.tag_files import SETTLED_MS, TAG_CACHE
-from lakebed.table.codec.manifest import files_of
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
@@ -27,16 +25,6 @@ SETTLED_S = SETTLED_MS / 1000 + 1
 def targets(table: Table) -> dict[str, int]:
     """Snapshot of every tag, as the table lists them."""
     return {tag.name: tag.snapshot.id for tag in table.tags()}
-
-
-def write(bench: Any, added: str, *deleted: str) -> None:
-    """A commit whose data file is there."""
-    bench.store.put(f"bucket-0/{added}", b"x")
-    newest = bench.table.latest()
-    live = [] if newest is None else files_of(bench.table.context.manifests.live_entries(newest))
-    change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
-    bench.clock.advance(1)
-    commit_changes(bench.table.context, [change])
 
 
 def test_each_tag_is_read_once(bench: Any) -> None:
@@ -108,7 +96,7 @@ def test_remembered_tags_are_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch
 def deletion_among(bench: Any, count: int, *, expired: bool) -> RequestCounts:
     """Requests of deleting one tag of `count`, whose version's snapshot is there or has expired."""
     for number in range(20):
-        write(bench, f"f{number}", *([f"f{number - 1}"] if number else []))
+        bench.write(f"f{number}", *([f"f{number - 1}"] if number else []))
     for number in range(count):
         bench.table.create_tag(f"t{number:04d}", snapshot_id=1 + number * 20 // count)
     if expired:
@@ -136,9 +124,9 @@ def test_deleting_one_of_many_tags_costs_as_one_of_few(new_bench: Callable[..., 
 @pytest.mark.parametrize("kind", ["head", "delete"])
 def test_files_go_though_the_snapshot_expires_while_its_tag_is_deleted(bench: Any, kind: str) -> None:
     """An expiry right after the look at the snapshot, or before it, leaves nothing of what only the tag kept."""
-    write(bench, "a")
+    bench.write("a")
     bench.table.create_tag("x")
-    write(bench, "b", "a")
+    bench.write("b", "a")
 
     def expire() -> None:
         bench.reopen().expire(retain_max=1, retain_min=1, older_than_ms=0)
@@ -153,9 +141,9 @@ def test_files_go_though_the_snapshot_expires_while_its_tag_is_deleted(bench: An
 
 def test_files_go_though_an_expiry_is_already_under_way(bench: Any) -> None:
     """An expiry that began before the deletion was written down, and hides the snapshot after it was looked at."""
-    write(bench, "a")
+    bench.write("a")
     bench.table.create_tag("x")
-    write(bench, "b", "a")
+    bench.write("b", "a")
     begun, looked = Event(), Event()
 
     def wait() -> None:
@@ -180,9 +168,9 @@ def test_files_go_though_an_expiry_is_already_under_way(bench: Any) -> None:
 
 def test_a_tag_of_a_version_that_is_there_goes_alone(bench: Any) -> None:
     """Deleting it deletes no file; when its snapshot expires later, the files go then."""
-    write(bench, "a")
+    bench.write("a")
     bench.table.create_tag("x")
-    write(bench, "b", "a")
+    bench.write("b", "a")
     report = bench.table.delete_tag("x")
     assert (report.hidden_count, report.deleted_count, report.warnings) == (1, 0, ())
     assert "bucket-0/a" in {meta.path for meta in bench.store.list("")}

@@ -6,19 +6,15 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.branch.consumers import store_consumer
-from worlds.table.world import TableWorld
+from worlds.table.world import TableWorld, committed_world
 
 
 @pytest.fixture
 def made() -> TableWorld:
     """Eight snapshots, of which six expired; tags a, b, c on three of those."""
-    world = TableWorld(8, foreign=False, rollbacks=False, as_latest=False, branches=False)
-    for _ in range(8):
-        world.clock.advance(60.0)
-        world.commit()
+    world = committed_world(8, seed=8)
     for name, snapshot_id in (("a", 2), ("b", 4), ("c", 6)):
-        world.table.create_tag(name, snapshot_id=snapshot_id)
-        world.main.tags[name] = (snapshot_id, world.main.snapshots[snapshot_id], None)
+        world.hold(name, snapshot_id)
     world.table.expire(retain_max=2)
     for snapshot_id in range(1, 7):
         del world.main.snapshots[snapshot_id]

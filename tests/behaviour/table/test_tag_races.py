@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.referenced_files import ReferencedFiles
-from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between
@@ -24,16 +21,6 @@ from worlds.table.foreign_verbs import foreign_rollback
 def through(bench: Any, between: Between) -> Table:
     """The table as a process sees it whose calls are interposed."""
     return Table.open(between, name="t", environment=bench.environment)
-
-
-def write(bench: Any, added: str, *deleted: str) -> None:
-    """A commit whose data file is there."""
-    bench.store.put(f"bucket-0/{added}", b"x")
-    newest = bench.table.latest()
-    live = [] if newest is None else files_of(bench.table.context.manifests.live_entries(newest))
-    change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
-    bench.clock.advance(1)
-    commit_changes(bench.table.context, [change])
 
 
 def expire(bench: Any, *, keeping: int = 1) -> None:
@@ -52,11 +39,11 @@ def check_tags(bench: Any) -> None:
 @pytest.mark.parametrize("prefix", ["lakebed/reclaim/", "tag/tag-lakebed.pin.replace.", "tag/tag-x"])
 def test_replacing_a_tag_is_not_disturbed_by_other_verbs(bench: Any, prefix: str) -> None:
     """Another verb that finishes what it finds, at any moment of a replacement, takes neither pin."""
-    write(bench, "a")
+    bench.write("a")
     bench.table.create_tag("x")
-    write(bench, "b", "a")
+    bench.write("b", "a")
     expire(bench)
-    write(bench, "c", "b")
+    bench.write("c", "b")
     between = Between(bench.store, kind="put", prefix=prefix, happens=lambda: expire(bench, keeping=9))
     table = through(bench, between)
     assert table.replace_tag("x", snapshot_id=2).snapshot.id == 2
@@ -70,8 +57,8 @@ def test_replacing_a_tag_is_not_disturbed_by_other_verbs(bench: Any, prefix: str
 @pytest.mark.parametrize("verb", ["create_tag", "rename_tag", "create_branch", "rollback_to_as_latest", "replace_tag"])
 def test_nothing_is_built_on_a_tag_that_its_maker_will_withdraw(bench: Any, verb: str) -> None:
     """A tag put on a version that has just gone may be seen for a moment: what rests on it is refused."""
-    write(bench, "a")
-    write(bench, "b", "a")
+    bench.write("a")
+    bench.write("b", "a")
     bench.table.create_tag("good")
     refused = []
 
@@ -100,8 +87,8 @@ def test_nothing_is_built_on_a_tag_that_its_maker_will_withdraw(bench: Any, verb
 
 def test_a_tag_whose_maker_died_while_its_version_went_is_withdrawn(bench: Any) -> None:
     """A tag that lands between the judgement and the end of an expiry was never acknowledged: it does not stay."""
-    write(bench, "a")
-    write(bench, "b", "a")
+    bench.write("a")
+    bench.write("b", "a")
 
     def die() -> None:
         raise Crashed
@@ -123,9 +110,9 @@ def test_a_tag_whose_maker_died_while_its_version_went_is_withdrawn(bench: Any) 
 
 def test_a_tag_made_from_a_tag_of_an_expired_version_stays(bench: Any) -> None:
     """The usual case: the version expired long ago, its tag holds it, and another may be made from it."""
-    write(bench, "a")
+    bench.write("a")
     bench.table.create_tag("x")
-    write(bench, "b", "a")
+    bench.write("b", "a")
     expire(bench)
     bench.table.create_tag("y", snapshot_id=1)
     bench.table.delete_tag("x")
@@ -139,9 +126,9 @@ def test_a_rollback_keeps_its_target_from_an_expiry_at_any_call(new_bench: Calla
     outcomes = set()
     for number in range(0, 200, 2):
         bench = new_bench({})
-        write(bench, "a")
-        write(bench, "b", "a")
-        write(bench, "c", "b")
+        bench.write("a")
+        bench.write("b", "a")
+        bench.write("c", "b")
         store = Meanwhile(bench.store, partial(expire, bench), at=number, after=True)
         try:
             getattr(through(bench, store), verb)(1)
@@ -167,9 +154,9 @@ def test_a_rollback_only_from_a_version_undoes_nothing_that_came_meanwhile(
 ) -> None:
     """Once it has looked, another client makes a newer or an older version the newest: refused, and that one stays."""
     for name in ("a", "b", "c"):
-        write(bench, name)
+        bench.write(name)
     verbs: dict[str, Callable[[], object]] = {
-        "commit": lambda: write(bench, "d"),
+        "commit": lambda: bench.write("d"),
         "rollback": lambda: foreign_rollback(bench.reopen(), 2),
     }
     between = Between(bench.store, kind="put", prefix=behind, happens=verbs[elsewhere])

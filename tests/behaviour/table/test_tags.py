@@ -18,13 +18,6 @@ from lakebed.testing.between import Between
 DAY_MS = 86_400_000
 
 
-def expire(bench: Any, *snapshot_ids: int) -> None:
-    """Hide snapshots as expiry does: boundary first."""
-    log = bench.table.context.snapshots.log
-    log.raise_boundary(max(snapshot_ids) + 1)
-    log.delete(snapshot_ids)
-
-
 def test_a_tag_is_the_newest_snapshot_by_default(bench: Any) -> None:
     """Without further arguments the state of now is pinned, for ever."""
     bench.commit("a")
@@ -56,7 +49,7 @@ def test_every_source_can_be_tagged(bench: Any) -> None:
         bench.commit(name)
     assert bench.table.create_tag("by-id", snapshot_id=1).snapshot.id == 1
     assert bench.table.create_tag("by-time", timestamp_ms=bench.table.snapshot(2).time_ms).snapshot.id == 2
-    expire(bench, 1)
+    bench.hide(1)
     assert bench.table.create_tag("by-tag", tag="by-id").snapshot.id == 1
     assert bench.table.create_tag("by-expired-id", snapshot_id=1).snapshot.id == 1
     assert [tag.name for tag in bench.table.tags()] == ["by-expired-id", "by-id", "by-tag", "by-time"]
@@ -189,7 +182,7 @@ def test_a_tag_whose_source_expired_meanwhile_is_withdrawn(bench: Any, kind: str
     bench.commit("b")
     bench.table.create_tag("held", snapshot_id=1)
     source = bench.table.context.tags.source(**({"snapshot_id": 1} if kind == "snapshot" else {"tag": "held"}))
-    expire(bench, 1)
+    bench.hide(1)
     bench.table.context.tags.remove_files(["held"])
     with pytest.raises(Conflict, match="was withdrawn") as raised:
         bench.table.context.tags.create("late", source=source)
@@ -203,7 +196,7 @@ def test_a_replacement_whose_source_expired_is_undone(bench: Any) -> None:
         bench.commit(name)
     bench.table.create_tag("v1", snapshot_id=3)
     source = bench.table.context.tags.source(snapshot_id=1)
-    expire(bench, 1)
+    bench.hide(1)
     with pytest.raises(Conflict):
         bench.table.context.tags.replace("v1", source=source)
     assert bench.table.tag("v1").snapshot.id == 3

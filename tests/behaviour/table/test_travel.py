@@ -11,13 +11,6 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.branch.travel import resolve, source_of
 
 
-def expire(bench: Any, *snapshot_ids: int) -> None:
-    """Hide snapshots as expiry does: boundary first."""
-    log = bench.table.context.snapshots.log
-    log.raise_boundary(max(snapshot_ids) + 1)
-    log.delete(snapshot_ids)
-
-
 @pytest.fixture
 def history(bench: Any) -> Any:
     """Snapshots 1 to 10, a second apart, with tags on 2 and 6 and a branch."""
@@ -56,7 +49,7 @@ def test_every_version_of_a_branch_can_be_tagged(
 ) -> None:
     """The tag holds the version that was named, also one that only a tag holds."""
     if is_expired:
-        expire(history, 1, 2)
+        history.hide(1, 2)
     assert (
         history.table.context.tags.create("new", source=source_of(history.table.context, version)).snapshot.id
         == snapshot_id
@@ -124,7 +117,7 @@ def test_a_time_is_the_newest_snapshot_at_or_before_it(history: Any) -> None:
 def test_expired_times_fall_back_to_the_nearest_earlier_tag(history: Any) -> None:
     """When all snapshots of a time have expired, the nearest tag before it is read; a later tag never is."""
     times = {snapshot.id: snapshot.time_ms for snapshot in history.table.snapshots()}
-    expire(history, *range(1, 9))
+    history.hide(*range(1, 9))
     assert history.table.resolve(timestamp_ms=times[9]).id == 9
     assert history.table.resolve(timestamp_ms=times[8]).id == 6
     assert history.table.resolve(timestamp_ms=times[6]).id == 6
@@ -136,7 +129,7 @@ def test_expired_times_fall_back_to_the_nearest_earlier_tag(history: Any) -> Non
 
 def test_a_tag_is_read_without_its_snapshot(history: Any) -> None:
     """By name, and by the id of its expired snapshot; an expired id that no tag holds is not found."""
-    expire(history, *range(1, 9))
+    history.hide(*range(1, 9))
     assert history.table.resolve(version="two").id == 2
     assert history.table.resolve(version=2).id == 2
     assert resolve(history.table.context, version=2, timestamp=None).tag == "two"
@@ -171,7 +164,7 @@ def test_a_view_names_its_version_by_kind(history: Any) -> None:
     assert history.table.at("two").version == "tag.two"
     assert history.table.at(3).version == "snapshot.3"
     assert history.table.at("dev").version == "branch.dev"
-    expire(history, 1, 2)
+    history.hide(1, 2)
     assert history.table.at(2).version == "tag.two"
 
 

@@ -378,6 +378,11 @@ class TableWorld:
         self.counts["changelogs"] += bool(result.changelog)
         return result
 
+    def hold(self, name: str, snapshot_id: int) -> None:
+        """Tag a snapshot, for ever."""
+        self.table.create_tag(name, snapshot_id=snapshot_id)
+        self.main.tags[name] = (snapshot_id, self.main.snapshots[snapshot_id], None)
+
     def tag(self) -> None:
         """Tag a random snapshot, or what another tag holds; now and then with a lifetime."""
         self._tag_in(self.table, self.main)
@@ -541,3 +546,12 @@ def _path_of(partition: bytes, file: DataFile) -> str:
 def _with_extras(path: str, file: DataFile) -> set[str]:
     folder = path.rpartition("/")[0]
     return {path, *(f"{folder}/{extra}" for extra in file.extra_files)}
+
+
+def committed_world(count: int, *, seed: int = 2, store: ObjectStore | None = None) -> TableWorld:
+    """A world of some commits, each a minute after the one before."""
+    world = TableWorld(seed, store=store)
+    for _ in range(count):
+        world.clock.advance(60.0)
+        world.commit()
+    return world
