@@ -87,8 +87,7 @@ def null_codec(body: bytes) -> bytes:
     reader = avro.Cursor(body)
     header = avro.read_header(reader)
     counts, blocks = avro.read_blocks(reader, header)
-    out = bytearray(avro.MAGIC + avro.encode_long(1) + avro.encode_long(11) + b"avro.schema")
-    out += avro.encode_long(len(header.entries[b"avro.schema"])) + header.entries[b"avro.schema"] + b"\0" + header.sync
+    out = bytearray(avro.encode_header({"avro.schema": header.entries[b"avro.schema"]}) + header.sync)
     for count, block in zip(counts, blocks, strict=True):
         out += avro.encode_long(count) + avro.encode_long(len(block)) + block + header.sync
     return bytes(out)

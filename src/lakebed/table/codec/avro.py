@@ -30,13 +30,14 @@ import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.codec.avro_container import (
     LENGTHS_KEY,
-    MAGIC,
     VARINT_BYTES_MAX,
     Cursor,
     DamageError,
     Header,
     digest,
+    encode_header,
     encode_long,
+    encode_text,
     read_blocks,
     read_header,
     unpack_lengths,
@@ -495,18 +496,16 @@ def encode_values(schema: RecordSchema, values: Mapping[str, Sequence[Any]], cou
 
 def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes:
     compressor = zstandard.ZstdCompressor(write_checksum=True)
-    entries = {
-        b"avro.codec": b"zstandard",
-        b"avro.schema": schema.text,
-        # Header entries are text for some readers.
-        LENGTHS_KEY: base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
-    }
-    out = bytearray(MAGIC + encode_long(len(entries)))
-    for key, value in entries.items():
-        out += encode_long(len(key)) + key + encode_long(len(value)) + value
-    out += b"\x00"
-    sync = digest(bytes(out))
-    out += sync
+    header = encode_header(
+        {
+            "avro.codec": "zstandard",
+            "avro.schema": schema.text,
+            # Header entries are text for some readers.
+            LENGTHS_KEY.decode(): base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
+        }
+    )
+    sync = digest(header)
+    out = bytearray(header + sync)
     ends = np.cumsum(lengths)
     starts = ends - lengths
     first, count = 0, len(lengths)
@@ -540,12 +539,7 @@ def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
         members = [(field["name"], _encoder_of(field["type"])) for field in kind["fields"]]
         return lambda value: b"".join(encode(value[name]) for name, encode in members)
     plain = kind["type"] if isinstance(kind, dict) else kind
-    return encode_long if plain in ("int", "long") else _encode_text
-
-
-def _encode_text(value: str | bytes) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return encode_long(len(content)) + content
+    return encode_long if plain in ("int", "long") else encode_text
 
 
 def _encode_record(

@@ -1,6 +1,6 @@
 """The container of Avro record files: header, blocks, codecs, sync markers; a cursor over bytes; numbers. Pure.
 
-Owns: reading of everything around the records, and `DamageError`, an error without the path. Invariants: every block
+Owns: everything around the records, and `DamageError`, an error without the path. Invariants: every block
 has the sync marker of its file; in files of lakebed it is the digest of the header.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -87,6 +88,18 @@ def encode_long(number: int) -> bytes:
         rest >>= 7
     body.append(rest)
     return bytes(body)
+
+
+def encode_text(value: str | bytes) -> bytes:
+    """A ``string`` (as UTF-8) or ``bytes``."""
+    content = value.encode() if isinstance(value, str) else value
+    return encode_long(len(content)) + content
+
+
+def encode_header(entries: Mapping[str, str | bytes]) -> bytes:
+    """All of a file before its first sync marker."""
+    texts = [encode_text(name) + encode_text(value) for name, value in entries.items()]
+    return b"".join((MAGIC, encode_long(len(texts)), *texts, b"\x00"))
 
 
 def read_header(reader: Cursor) -> Header:

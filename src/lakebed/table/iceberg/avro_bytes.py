@@ -12,17 +12,12 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lakebed.table.codec.avro_container import MAGIC, encode_long
+from lakebed.table.codec.avro_container import encode_header, encode_long, encode_text
 
 _NULL: Final = b"\x00"
 _VALUE: Final = b"\x02"
 """The branch of a union of null and something else."""
 _LEVEL: Final = 1
-
-
-def encode_text(raw: bytes) -> bytes:
-    """A ``string`` (as UTF-8) or ``bytes``."""
-    return encode_long(len(raw)) + raw
 
 
 def encode_optional_long(number: int | None) -> bytes:
@@ -34,9 +29,7 @@ def encode_optional(value: Any, kind: str) -> bytes:
     """A union of null and the type of an Iceberg type in partitions; `value` as of `columns.plain_values`."""
     if value is None:
         return _NULL
-    if kind == "string":
-        return _VALUE + encode_text(value.encode())
-    if kind == "binary":
+    if kind in ("string", "binary"):
         return _VALUE + encode_text(value)
     if kind.startswith("decimal("):
         return _VALUE + bytes(value)
@@ -57,12 +50,10 @@ def encode_pairs(pairs: Iterable[bytes | None]) -> bytes:
 
 def encode_container(schema: bytes, records: Sequence[bytes], metadata: Mapping[str, str], *, mark: bytes) -> bytes:
     """A file of encoded records; `mark` are 16 bytes."""
-    entries = {"avro.schema": schema, "avro.codec": b"deflate"}
-    entries |= {name: value.encode() for name, value in metadata.items()}
-    header = [encode_text(name.encode()) + encode_text(value) for name, value in entries.items()]
+    header = encode_header({"avro.schema": schema, "avro.codec": "deflate", **metadata})
     packer = zlib.compressobj(_LEVEL, wbits=-15)
     block = packer.compress(b"".join(records)) + packer.flush()
-    body = [MAGIC, encode_long(len(header)), *header, _NULL, mark]
+    body = [header, mark]
     if records:
         body += [encode_long(len(records)), encode_text(block), mark]
     return b"".join(body)

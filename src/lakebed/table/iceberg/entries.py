@@ -16,13 +16,12 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore, has_object
-from lakebed.table.codec.avro_container import encode_long
+from lakebed.table.codec.avro_container import encode_long, encode_text
 from lakebed.table.codec.binary_row import decode_columns
 from lakebed.table.iceberg.avro_bytes import (
     encode_optional,
     encode_optional_long,
     encode_pairs,
-    encode_text,
 )
 from lakebed.table.iceberg.avro_files import ADDED, DATA, EXISTING, avro_partition
 from lakebed.table.iceberg.columns import PartitionColumn, binary_values, iceberg_schema, plain_values
@@ -115,7 +114,7 @@ def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: in
             (
                 origin(added, stated, commit),
                 file_format[0],
-                encode_text(path.encode()),
+                encode_text(path),
                 file_format[1],
                 partition,
                 encode_long(row_count),
