@@ -40,23 +40,19 @@ def source_rows(step: PlannedStep, context: RunContext) -> Rows:
 
     Raises `InvalidRequest`: no such table or view, or SQL that Spark does not accept; names the step's line.
     """
-    settings, location = step.settings, context.location(step)
-    engine = context.engine()
+    settings = step.settings
     if settings["query"] is not None:
         words = set(_WORD.findall(settings["query"]))
         views = {name: _rows_of(name, step, context) for name in sorted(words & context.row_sources())}
-        return engine.query(settings["query"], views=views, location=location)
-    name = settings["from"]
-    view = context.view(name)
-    if view is not None:
-        return engine.filter_rows(view, settings["where"], location=location)
-    table = context.table(name, step=step)
-    return engine.read_table(table, version=settings["version"], where=settings["where"], location=location)
+        return context.engine().query(settings["query"], views=views, location=context.location(step))
+    return _rows_of(settings["from"], step, context, version=settings["version"], where=settings["where"])
 
 
-def _rows_of(name: str, step: PlannedStep, context: RunContext) -> Rows:
+def _rows_of(
+    name: str, step: PlannedStep, context: RunContext, *, version: str | None = None, where: str | None = None
+) -> Rows:
+    engine, location = context.engine(), context.location(step)
     view = context.view(name)
     if view is not None:
-        return view
-    table = context.table(name, step=step)
-    return context.engine().read_table(table, version=None, where=None, location=context.location(step))
+        return engine.filter_rows(view, where, location=location)
+    return engine.read_table(context.table(name, step=step), version=version, where=where, location=location)
