@@ -148,9 +148,9 @@ def collect(world: World, log: NumberedLog, rounds: int) -> None:
             continue
 
 
-def simulate(seed: int, *, padded: bool, faults: FaultRates = FAULTS) -> tuple[World, str]:
+def simulate(seed: int, *, padded: bool) -> tuple[World, str]:
     """One run; asserts the promises."""
-    scheduler = Scheduler(seed, faults=faults)
+    scheduler = Scheduler(seed, faults=FAULTS)
     environment = scheduler.environment()
     memory = open_store(f"memory://{uuid.uuid4().hex}", environment=environment)
     world = World()

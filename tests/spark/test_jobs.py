@@ -32,11 +32,6 @@ def rows(ids: range, v: str = "x") -> pa.Table:
     return pa.table({"p": [number % 2 for number in ids], "id": list(ids), "v": [v] * len(ids)}, schema=SCHEMA)
 
 
-def in_a_minute(table: Table) -> int:
-    """A time after everything written so far."""
-    return table.context.environment.clock.now_ms() + 60_000
-
-
 def data_files(table: Table) -> set[str]:
     """Every data file in the table's folder, referenced or not, relative to it."""
     root = Path(table.url.removeprefix("file://"))

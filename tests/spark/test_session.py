@@ -42,8 +42,8 @@ print(",".join(sorted(set(listening))))
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
-def _java_that_says(folder: Path, text: str, *, name: str = "java") -> Path:
-    program = folder / "bin" / name
+def _java_that_says(folder: Path, text: str) -> Path:
+    program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
     program.chmod(0o755)

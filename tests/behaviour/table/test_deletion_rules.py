@@ -36,9 +36,9 @@ def crash(made: TableWorld, verb: Callable[[Table], object], *, after: Callable[
         verb(seen_by(made, store))
 
 
-def is_change(prefix: str, kind: str = "put") -> Callable[[Call], bool]:
-    """Calls of a kind on paths that begin so."""
-    return lambda call: call.kind == kind and call.path.startswith(prefix)
+def is_change(prefix: str) -> Callable[[Call], bool]:
+    """Puts of paths that begin so."""
+    return lambda call: call.kind == "put" and call.path.startswith(prefix)
 
 
 def expire_all(table: Table) -> object:

@@ -37,9 +37,9 @@ class Shape:
     is_grouped: bool = False
     """Whether some columns are a sequence group."""
 
-    def has(self, name: str, value: str = "true") -> bool:
-        """Whether a property has a value."""
-        return dict(self.properties).get(name) == value
+    def has(self, name: str) -> bool:
+        """Whether a property is true."""
+        return dict(self.properties).get(name) == "true"
 
     @property
     def engine(self) -> str:

@@ -84,12 +84,6 @@ def foreign_branch(table: Table, name: str, tag: str) -> None:
             store.put(branch.schema(schema_id), store.get(meta.path))
 
 
-def foreign_delete_branch(table: Table, name: str) -> None:
-    """Delete a branch's folder."""
-    folder = Layout(branch=name).root.removesuffix("/")
-    table.store.delete([meta.path for meta in list(table.store.list(folder))])
-
-
 def _rewritten(store: ObjectStore, path: str) -> bytes:
     """A snapshot's or tag's members by another JSON writer, without those of a tag."""
     members = json.loads(bytes(store.get(path)))
