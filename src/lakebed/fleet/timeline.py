@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import by_id, check_name, log_key
-from lakebed.fleet.log.port import Log, check_rows
+from lakebed.fleet.log.port import Log, check_lsn, check_rows
 from lakebed.fleet.ports import Found, FoundMany, NodePort, TimelineChange, TimelineInfo
 from lakebed.fleet.routing import Attempts, Router
 from lakebed.fleet.rows import Rows, parse_rows, split_rows
@@ -407,7 +407,7 @@ class Timeline:
             name=check_timeline(name),
             id=new_id(self._router) if makes else own_id,
             parent=by_id(own_id) if makes else "",
-            lsn=None if lsn is None else check_lsn(lsn),
+            lsn=None if lsn is None else check_lsn(lsn, name="The LSN"),
             kept_as=kept_as,
             lifetime_ms=lifetime_ms,
         )
@@ -457,13 +457,6 @@ def check_timeline(name: object) -> str:
             name=timeline_name,
         )
     return timeline_name
-
-
-def check_lsn(lsn: object) -> int:
-    """An LSN, if it is one. Raises `InvalidRequest`."""
-    if type(lsn) is int and 0 <= lsn < 1 << 63:
-        return lsn
-    raise InvalidRequest(f"The LSN is {lsn!r}: an LSN is a whole number from 0.", kind="invalid_lsn")
 
 
 class _Reads:
@@ -612,7 +605,7 @@ class _Reads:
 
     def _at_least(self, lsn: int | None) -> int:
         """The LSN up to which a node must have ingested to answer."""
-        return self._seen if lsn is None else check_lsn(lsn)
+        return self._seen if lsn is None else check_lsn(lsn, name="The LSN")
 
     def _batches(
         self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int

@@ -17,11 +17,14 @@ _DIGITS_MAX: Final = 18
 """A number with more digits lies past the end of every object."""
 
 
-def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | None:
+def parse_range(
+    header: str | None, *, size_bytes: int, if_range: str | None = None, etag: str = ""
+) -> tuple[int, int] | None:
     """The half-open range that a header asks for.
 
     Args:
         header: ``bytes=a-b``, ``bytes=a-`` or ``bytes=-n`` (the last n bytes); None: no header.
+        if_range: the header ``If-Range``: the range is meant of an object with this `etag` alone; None: of any.
 
     Returns:
         ``(start, end)`` with ``0 <= start < end <= size_bytes``, or None: send everything.
@@ -30,7 +33,7 @@ def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | Non
         InvalidRequest: no byte of the range is inside the object (kind ``range_not_satisfiable``, ``size_bytes=``).
     """
     match = _RANGE.fullmatch(header) if header else None
-    if match is None:
+    if match is None or (if_range is not None and if_range.strip().strip('"') != etag):
         return None
     first, last = (None if not digits else _number(digits) for digits in match.groups())
     if first is not None:

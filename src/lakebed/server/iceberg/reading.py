@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 from starlette.responses import Response
 
@@ -15,7 +14,7 @@ from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
 from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
-from lakebed.server.paimon.calls import caller_of, check_prefix, name_of
+from lakebed.server.paimon.calls import caller_of, check_prefix, check_warehouse, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 
@@ -105,12 +104,7 @@ def cut_page(
 async def get_config(call: RepositoryCall) -> Response:
     """Get the prefix of the paths, and which of them are served."""
     catalog = call.site.iceberg
-    warehouse = call.query.get("warehouse") or catalog.name
-    names = (catalog.name, catalog.url, catalog.url.removeprefix("file://"))
-    if warehouse not in names and unquote(warehouse) not in names:
-        raise NotFound(
-            f"This server has no warehouse {warehouse!r}: it serves {catalog.name!r}.", kind="catalog_not_found"
-        )
+    check_warehouse(call, name=catalog.name, url=catalog.url)
     return json({"defaults": {}, "overrides": {"prefix": catalog.name}, "endpoints": _ENDPOINTS})
 
 

@@ -58,6 +58,14 @@ def check_prefix(call: RepositoryCall, name: str) -> None:
         )
 
 
+def check_warehouse(call: RepositoryCall, *, name: str, url: str) -> None:
+    """Refuse a client that is meant for another warehouse than the one of this name and URL."""
+    warehouse = call.query.get("warehouse") or name
+    names = (name, url, url.removeprefix("file://"))
+    if warehouse not in names and unquote(warehouse) not in names:  # one client encodes it twice
+        raise NotFound(f"This server has no warehouse {warehouse!r}: it serves {name!r}.", kind="catalog_not_found")
+
+
 async def refuse_path(call: RepositoryCall) -> Response:
     """Say that there is no such path."""
     raise NotFound(

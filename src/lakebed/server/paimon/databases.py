@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import unquote
 
 import msgspec
 from starlette.responses import Response
 
-from lakebed.errors import NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, may_see_database
-from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, database_of
+from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, check_warehouse, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf, pattern_of
@@ -40,12 +38,7 @@ class DatabaseAlteration(msgspec.Struct, frozen=True):
 async def get_config(call: RepositoryCall) -> Response:
     """Get the prefix of the paths, and where the warehouse is."""
     catalog = call.site.paimon
-    warehouse = call.query.get("warehouse") or catalog.name
-    names = (catalog.name, catalog.url, catalog.url.removeprefix("file://"))
-    if warehouse not in names and unquote(warehouse) not in names:  # one client encodes it twice
-        raise NotFound(
-            f"This server has no warehouse {warehouse!r}: it serves {catalog.name!r}.", kind="catalog_not_found"
-        )
+    check_warehouse(call, name=catalog.name, url=catalog.url)
     return json({"defaults": {"prefix": catalog.name}, "overrides": {}})
 
 

@@ -453,7 +453,12 @@ def part_of(call: RepositoryCall, entry: Entry) -> Part:
     headers = _headers_of(entry)
     if _is_unchanged(call, entry):
         return Part(304, printable(headers))
-    span = _span(call, entry)
+    span = parse_range(
+        call.header(b"range"),
+        size_bytes=entry.size_bytes,
+        if_range=call.header(b"if-range"),
+        etag=entry.checksum,
+    )
     size_bytes = entry.size_bytes if span is None else span[1] - span[0]
     headers["content-length"] = str(size_bytes)
     if span is None:
@@ -485,13 +490,3 @@ def _is_unchanged(call: RepositoryCall, entry: Entry) -> bool:
         return False
     tags = {tag.strip().removeprefix("W/").strip('"') for tag in known.split(",")}
     return "*" in tags or entry.checksum in tags
-
-
-def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
-    header = call.header(b"range")
-    if header is None:
-        return None
-    condition = call.header(b"if-range")
-    if condition is not None and condition.strip().strip('"') != entry.checksum:
-        return None
-    return parse_range(header, size_bytes=entry.size_bytes)

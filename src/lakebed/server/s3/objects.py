@@ -118,7 +118,12 @@ async def get_object(call: S3Call) -> Response:
         headers = headers_of(entry, call)
         if not check_conditions(call.headers, entry):
             return Response(status_code=304, headers=headers)
-        span = _span(call, entry)
+        span = parse_range(
+            call.headers.get("range"),
+            size_bytes=entry.size_bytes,
+            if_range=call.headers.get("if-range"),
+            etag=entry.checksum,
+        )
         status, size_bytes = (200, entry.size_bytes) if span is None else (206, span[1] - span[0])
         headers["content-length"] = str(size_bytes)
         if span is not None:
@@ -155,14 +160,6 @@ def explaining_bucket(place: Place) -> Iterator[None]:
         if error.kind == "reference_not_found" and place.is_branch_bucket:
             raise s3_error("NoSuchBucket", error.message) from error
         raise
-
-
-def _span(call: S3Call, entry: Entry) -> tuple[int, int] | None:
-    header = call.headers.get("range")
-    condition = call.headers.get("if-range")
-    if header is None or (condition is not None and condition.strip().strip('"') != entry.checksum):
-        return None
-    return parse_range(header, size_bytes=entry.size_bytes)
 
 
 async def _directory(call: S3Call, context: RepositoryContext) -> Response:
