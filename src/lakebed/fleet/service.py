@@ -242,14 +242,13 @@ def start_service(
     routes: Mapping[str, Routes[C]],
     settings: ServiceSettings,
     *,
-    port: int,
-    environment: Environment | None,
+    port: int = 0,
 ) -> RunningService[C]:
-    """Serve in a thread of this process. Arguments and errors as `run_service`; `environment` None: the real one."""
+    """Serve in a thread of this process. Arguments and errors as `run_service`."""
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
     try:
         endpoint = url_of("127.0.0.1", listener, tls=settings.http.tls)
-        site = open_site(endpoint, environment or Environment())
+        site = open_site(endpoint, Environment())
         return RunningService(site, routes, listener, endpoint)
     except BaseException:
         listener.close()

@@ -207,7 +207,7 @@ class AccountedStore(ObjectStore):
         if driver.is_remote:
             return None
         full = self._full(path)
-        return self._call("get", lambda: driver.map(full), _nothing, requests_of=_count_there, path=full)
+        return self._call("get", lambda: driver.map(full), requests_of=_count_there, path=full)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         full = self._full(path)
@@ -230,7 +230,7 @@ class AccountedStore(ObjectStore):
 
     def head(self, path: str) -> ObjectMeta:
         full, driver = self._full(path), self._driver
-        return self._relative(self._call("head", lambda: driver.head(full), _nothing, path=full))
+        return self._relative(self._call("head", lambda: driver.head(full), path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         full, view, driver = self._full(path), byte_view(body), self._driver
@@ -309,7 +309,6 @@ class AccountedStore(ObjectStore):
         upload = self._call(
             "put",
             lambda: driver.open_upload(full, create_only=create_only, durable=durable),
-            _nothing,
             requests_of=lambda _: 0,
         )
         started_s, size_bytes = clock.monotonic_s(), 0
@@ -396,7 +395,7 @@ class AccountedStore(ObjectStore):
         empty_count = 1  # later an empty page comes without a request: the page before was marked as the last
         while True:
             count = partial(_page_requests, empty_count=empty_count)
-            page = self._call("list", take, _nothing, requests_of=count)
+            page = self._call("list", take, requests_of=count)
             empty_count = 0
             if not page:
                 return
@@ -411,7 +410,6 @@ class AccountedStore(ObjectStore):
         listing = self._call(
             "list",
             lambda: driver.list_level(folder),
-            _nothing,
             requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
         )
         if not self._folder:
@@ -422,7 +420,7 @@ class AccountedStore(ObjectStore):
     def delete(self, paths: Iterable[str]) -> None:
         driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
         while batch := list(islice(remaining, driver.delete_batch_count_max)):
-            self._call("delete", partial(driver.delete, batch, durable=durable), _nothing)
+            self._call("delete", partial(driver.delete, batch, durable=durable))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         full_source, full_target, driver = self._full(source), self._full(target), self._driver
@@ -433,7 +431,6 @@ class AccountedStore(ObjectStore):
         self._call(
             "copy",
             lambda: driver.copy(full_source, full_target, create_only=create_only, durable=durable),
-            _nothing,
             repeatable=not create_only,
         )
 
@@ -473,14 +470,18 @@ class AccountedStore(ObjectStore):
         self,
         kind: Kind,
         request: Callable[[], R],
-        bytes_of: Callable[[R], tuple[int, int]],
+        bytes_of: Callable[[R], tuple[int, int]] | None = None,
         *,
         repeatable: bool = True,
         size_bytes: int = 0,
         requests_of: Callable[[R], int] | None = None,
         path: str = "",
     ) -> R:
-        """Make one request, retried while that is harmless, and count it. `bytes_of` returns (read, written)."""
+        """Make one request, retried while that is harmless, and count it.
+
+        Args:
+            bytes_of: bytes read and written, of a result; None: none.
+        """
         shared = self._shared
         clock, gate, counter = shared.environment.clock, shared.gate, shared.counter
         started_s = clock.monotonic_s()
@@ -512,7 +513,7 @@ class AccountedStore(ObjectStore):
             self._folder,
             seconds=clock.monotonic_s() - started_s,
             requests=(1 if requests_of is None else requests_of(result)) + retries,
-            moved=bytes_of(result),
+            moved=(0, 0) if bytes_of is None else bytes_of(result),
             retries=retries,
             path=path,
         )
@@ -533,10 +534,6 @@ def _reopen(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
 
 def _page_requests(page: Sequence[object] | None, *, empty_count: int) -> int:
     return 1 if page else empty_count
-
-
-def _nothing(_: object) -> tuple[int, int]:
-    return 0, 0
 
 
 def _count_there(body: Buffer | None) -> int:

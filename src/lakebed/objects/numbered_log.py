@@ -207,9 +207,8 @@ class NumberedLog:
     def _ids(self) -> list[int]:
         return [number for number in self._list() if number is not None]
 
-    def _list(self, *, start_after: str | None = None) -> Iterable[int | None]:
-        paths = self._store.list_paths(self._folder, start_after=start_after)
-        return (self._id_of(path.rpartition("/")[2]) for path in paths)
+    def _list(self) -> Iterable[int | None]:
+        return (self._id_of(path.rpartition("/")[2]) for path in self._store.list_paths(self._folder))
 
     def append(self, number: int, payload: Buffer, *, write_id: str, hints: bool = True) -> None:
         """Create one number. When this returns, the payload is durable and won its number.

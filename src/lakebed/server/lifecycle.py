@@ -27,7 +27,6 @@ from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.transport import context_of
-from lakebed.runtime import Environment
 from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
 from lakebed.server.encoded_rows import EncodedRows
@@ -42,7 +41,7 @@ NAME: Final = "lakebed serve"
 """In front of messages on standard error."""
 
 
-def open_records(settings: ServerSettings, *, environment: Environment) -> Repositories:
+def open_records(settings: ServerSettings) -> Repositories:
     """The repositories that are served. Raises as `lakebed.repo.open_all`.
 
     Becoming their owner writes a little, for which a full disk has the reserve: what is there can be read, and freed.
@@ -54,7 +53,6 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
             metadata=options.metadata,
             options=replace(options.repository_options, import_from=tuple(options.import_from), run_actions=True),
             storage_options=options.storage_options,
-            environment=environment,
             durable=options.durable,
             access=Access(take_over=options.take_over, endpoint=settings.endpoint),
         )
@@ -155,7 +153,7 @@ def serve_one(
         Fenced: another process has taken over the records, so this one has ended.
     """
     save_memory()
-    repositories = open_records(settings, environment=Environment())
+    repositories = open_records(settings)
     try:
         report = startup_report(settings, first_key(repositories, settings) if first_setup else None)
         site = open_site(settings, repositories)
@@ -182,10 +180,8 @@ class Running(RunningServer[Principal, RepositoryCall]):
 
     site: RepositorySite
 
-    def __init__(
-        self, settings: ServerSettings, listener: socket.socket, *, environment: Environment | None = None
-    ) -> None:
-        repositories = open_records(settings, environment=environment or Environment())
+    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+        repositories = open_records(settings)
         self.started = startup_report(settings, first_key(repositories, settings))
         site = open_site(settings, repositories)
         super().__init__(build(site), site, listener)

@@ -80,7 +80,7 @@ def run_server(
         settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
         if options.workers == 1:
             return serve_one(settings, listener, started=report)
-        with open_records(settings, environment=environment) as repositories:
+        with open_records(settings) as repositories:
             answers = startup_report(settings, first_key(repositories, settings))
 
         def start(number: int, answering: Event) -> BaseProcess:
@@ -107,23 +107,19 @@ def _work(settings: ServerSettings, listener: socket.socket, answering: Event) -
 def start_server(
     storage_url: str | os.PathLike[str],
     *,
-    host: str = "127.0.0.1",
-    port: int = 0,
     access_log: str | os.PathLike[str] | None = None,
     options: ServerOptions = _DEFAULT,
-    environment: Environment | None = None,
 ) -> Running:
-    """Serve in a thread of this process, for tests and notebooks; arguments and errors as `run_server`.
+    """Serve this machine in a thread of this process, for tests and notebooks; arguments and errors as `run_server`.
 
     Args:
         options: `ServerOptions.workers` and `ServerOptions.allow_remote` are ignored.
     """
-    check_host(host, allow_remote=False)
-    environment = environment or Environment()
-    listener = bind(host, port, backlog=options.backlog)
+    host = "127.0.0.1"
+    listener = bind(host, 0, backlog=options.backlog)
     try:
-        settings = _settings(storage_url, url_of(host, listener, tls=options.tls), access_log, options, environment)
-        return Running(settings, listener, environment=environment)
+        endpoint = url_of(host, listener, tls=options.tls)
+        return Running(_settings(storage_url, endpoint, access_log, options, Environment()), listener)
     except BaseException:
         listener.close()
         raise

@@ -113,11 +113,6 @@ class Members:
             self._doubts_since_s = now_s
         return late if now_s - self._doubts_since_s >= self._options.doubt_ms / 1000 else []
 
-    @property
-    def doubts(self) -> bool:
-        """Whether the control plane suspects itself now."""
-        return self._doubts_since_s is not None
-
     def is_usable(self, node: str) -> bool:
         """Whether tenants may stay on a node. One that is not known is gone."""
         member = self._members.get(node)

@@ -229,8 +229,6 @@ def run_control(
     return run_service(partial(_open, settings, owned), ROUTES, settings, host=host, port=port, started=started)
 
 
-def start_control(
-    settings: ControlSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningService[ControlCall]:
+def start_control(settings: ControlSettings, *, port: int = 0) -> RunningService[ControlCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_control`."""
-    return start_service(partial(_open, settings, None), ROUTES, settings, port=port, environment=environment)
+    return start_service(partial(_open, settings, None), ROUTES, settings, port=port)

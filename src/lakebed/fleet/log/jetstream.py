@@ -121,7 +121,7 @@ class JetStream:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0.05,
-                    **self._settings(connect_timeout=2),
+                    **self._settings(),
                 )
             except Exception as error:  # of sockets, of the protocol, of credentials: all mean that it cannot be used
                 problem = error
@@ -146,11 +146,11 @@ class JetStream:
             reconnect_time_wait=0.1,
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
-            **self._settings(connect_timeout=2),
+            **self._settings(),
         )
 
-    def _settings(self, *, connect_timeout: int) -> dict[str, Any]:
-        settings: dict[str, Any] = {"connect_timeout": connect_timeout, "error_cb": _quiet, "name": "lakebed"}
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"connect_timeout": 2, "error_cb": _quiet, "name": "lakebed"}
         if self._credentials:
             user, _, password = self._credentials.partition(":")
             settings |= {"user": user, "password": password} if password else {"token": user}

@@ -90,8 +90,6 @@ def run_log(
     return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 
 
-def start_log(
-    settings: LogSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningService[LogCall]:
+def start_log(settings: LogSettings) -> RunningService[LogCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_log`."""
-    return start_service(partial(_open, settings), ROUTES, settings, port=port, environment=environment)
+    return start_service(partial(_open, settings), ROUTES, settings)

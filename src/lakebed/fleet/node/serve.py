@@ -194,11 +194,9 @@ def run_node(
     return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 
 
-def start_node(
-    settings: NodeSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningService[NodeCall]:
+def start_node(settings: NodeSettings, *, port: int = 0) -> RunningService[NodeCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_node`."""
-    return start_service(partial(_open, settings), ROUTES, settings, port=port, environment=environment)
+    return start_service(partial(_open, settings), ROUTES, settings, port=port)
 
 
 def _open(settings: NodeSettings, endpoint: str, environment: Environment) -> NodeSite:

@@ -452,14 +452,14 @@ def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
     return False
 
 
-def keep_applied(context: RepositoryContext, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:
-    """Of an operation that ends in an error, keep what was applied for it: its tokens are dropped, no read changes.
+def keep_applied(context: RepositoryContext, sealed: SealedBranch, *, state: MetarangeRef) -> None:
+    """Of a commit that ends in an error, keep what was applied for it: its tokens are dropped, no read changes.
 
     The error is what the caller has to hear, so a failure here is left to the next operation.
     """
     if not sealed.record.sealed:
         return
     try:
-        publish(context, sealed, move=compaction_move(context, sealed, state), operation=operation)
+        publish(context, sealed, move=compaction_move(context, sealed, state), operation="commit")
     except (NotFound, Unavailable, OutcomeUnknown):
-        RETRIES.add(1, operation)
+        RETRIES.add(1, "commit")

@@ -184,13 +184,9 @@ def _sizes_behind_addresses(
     return np.where(is_number, values_behind, kinds), known
 
 
-def new_address(environment: Environment, *, after: str | None = None) -> str:
-    """Where the bytes of a new object go: ``data/<ulid>``, of the present time.
-
-    Args:
-        after: an upload's address that the new one must exceed, whatever the clock does; None: any.
-    """
-    return _ADDRESS_START + mint_file_id(None if after is None else address_ulid(after), environment=environment)
+def new_address(environment: Environment) -> str:
+    """Where the bytes of a new object go: ``data/<ulid>``, of the present time."""
+    return _ADDRESS_START + mint_file_id(environment=environment)
 
 
 def address_ulid(address: str) -> str | None:

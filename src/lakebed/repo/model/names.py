@@ -166,17 +166,17 @@ def check_path(path: object, *, writing: bool = False) -> bytes:
     return key
 
 
-def check_paths(paths: Sequence[str], *, writing: bool = False) -> list[bytes]:
-    """`check_path` of many paths, in order. Cost: about 0.1 us a path where all are well."""
+def check_paths(paths: Sequence[str]) -> list[bytes]:
+    """`check_path` of many paths to write, in order. Cost: about 0.1 us a path where all are well."""
     if set(map(type, paths)) <= {str}:
         joined = "\n".join(paths)
-        reserved = writing and any(prefix in joined for prefix in RESERVED_PREFIXES)
+        reserved = any(prefix in joined for prefix in RESERVED_PREFIXES)
         if "\0" not in joined and ".." not in joined and not reserved and _is_text(joined):
             keys = joined.encode().split(b"\n") if paths else []
             if len(keys) == len(paths) and all(keys) and max(map(len, keys), default=0) <= PATH_BYTES_MAX:
                 return keys
     # Something may be wrong, or a path has more than one line: one by one, for the sentence.
-    return [check_path(path, writing=writing) for path in paths]
+    return [check_path(path, writing=True) for path in paths]
 
 
 def check_prefix(prefix: object, *, writing: bool = False) -> bytes:

@@ -43,7 +43,7 @@ def validate_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], l
     """
     given = list(pairs)
     names, entries = [path for path, _ in given], [entry for _, entry in given]
-    keys = check_paths(names, writing=True)
+    keys = check_paths(names)
     if _are_plain(entries):
         values = encode_entries(entries)
         ulids = [ulid for ulid in [address_ulid(entry.address) for entry in entries] if ulid is not None]

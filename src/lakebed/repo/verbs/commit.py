@@ -78,7 +78,7 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
             else:
                 target = before if equals_head(context, sealed, state) else state
             if target.id == before.id and not self.allow_empty:
-                keep_applied(context, sealed, state=state, operation="commit")
+                keep_applied(context, sealed, state=state)
                 raise no_changes(context, branch, "The commit")
             new = new_commit(
                 context,
@@ -92,7 +92,7 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
             try:
                 ask_hooks(context, "pre-commit", branch, new)
             except Rejected:
-                keep_applied(context, sealed, state=state, operation="commit")
+                keep_applied(context, sealed, state=state)
                 raise
             compacted = None if not is_partial or same_state(context, target, state) else state
             return Move(new.id, compacted=compacted, commits=[new])
