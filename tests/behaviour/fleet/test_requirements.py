@@ -16,6 +16,7 @@ from lakebed.fleet.layout import layer_path, parse_layer_path, txn_folder
 from lakebed.fleet.manifest import decode_deadlist, decode_referenced
 from lakebed.fleet.model import MAIN, Policy, TransactionState
 from lakebed.fleet.ports import AckRequest, CommitRequest
+from worlds.errors import raises
 from worlds.fleet_in_process import FleetInProcess
 
 ROOT: Final = Path(__file__).parents[3]
@@ -292,9 +293,8 @@ def test_an_acknowledgement_of_another_attachment_changes_nothing(fleet: FleetIn
 
 def test_a_second_process_of_a_node_does_not_start(fleet: FleetInProcess) -> None:
     """R15: the local state is locked."""
-    with pytest.raises(Conflict) as refused:
+    with raises(Conflict, "local_state_locked"):
         fleet.start("n1")
-    assert refused.value.kind == "local_state_locked"
 
 
 # ---- all of them

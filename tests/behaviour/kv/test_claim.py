@@ -31,6 +31,7 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, RecordingStore, StoreWrapper
+from worlds.errors import raises
 from worlds.meanwhile import Meanwhile, is_put_below
 
 HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: pid == 7)
@@ -260,9 +261,8 @@ def test_a_living_owner_is_not_ended_by_accident() -> None:
     owner = claim_writer(place, process=HERE)
     clock.advance(2)
     before = objects(place)
-    with pytest.raises(Conflict) as caught:
+    with raises(Conflict, "owned") as caught:
         claim_writer(place, process=replace(HERE, pid=8))
-    assert caught.value.kind == "owned"
     assert (caught.value.facts["host"], caught.value.facts["pid"]) == ("here", 7)
     for words in ("process 7 on here", "http://here:1", "for 2 s", "28 s more", "take_over=True", "wait"):
         assert words in str(caught.value)
@@ -340,9 +340,8 @@ def test_a_fence_does_not_chase_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
         appended.append(appended[-1] + 1)
         append(place, old, appended[-1])
 
-    with pytest.raises(Unavailable, match="faster") as caught:
+    with raises(Unavailable, "fence_starved", match="faster"):
         claim_writer(place_on(Meanwhile(place.store, chase, at=None, counts=is_put_below("wal/"))), process=HERE)
-    assert caught.value.kind == "fence_starved"
 
 
 def ahead(store: ObjectStore, happens: Callable[[], None]) -> Meanwhile:
@@ -432,9 +431,8 @@ def test_a_store_that_ignores_conditions_is_refused() -> None:
         def put(self, path: str, body: Any, *, create_only: bool = False, durable: bool = True) -> None:
             super().put(path, body, create_only=False, durable=durable)
 
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "create_only_ignored"):
         claim_writer(place_on(Careless(place.store)), process=HERE)
-    assert caught.value.kind == "create_only_ignored"
     assert objects(place) == {}
 
 
@@ -446,13 +444,11 @@ def test_something_else_is_left_alone(name: str, there: str) -> None:
     """A folder that holds anything else gets no database; a log without manifests neither."""
     place = fresh()
     place.store.put(name, b"x")
-    with pytest.raises(InvalidRequest, match="Name an empty folder") as caught:
+    with raises(InvalidRequest, "not_a_database", match="Name an empty folder", there=there):
         claim_writer(place, process=HERE)
-    assert (caught.value.kind, caught.value.facts["there"]) == ("not_a_database", there)
     assert list(objects(place)) == [name]
-    with pytest.raises(NotFound) as missing:
+    with raises(NotFound, "database_not_found"):
         claim_writer(place, process=HERE, create=False)
-    assert missing.value.kind == "database_not_found"
     assert list(objects(place)) == [name]
 
 
@@ -463,13 +459,11 @@ def test_a_database_that_is_not_ready_is_refused() -> None:
     log = ManifestLog(place)
     log.update(changed(initialized=False, source=CloneSource("memory://parent", None)))
     before = objects(place)
-    with pytest.raises(InvalidRequest, match="memory://parent") as caught:
+    with raises(InvalidRequest, "invalid_db_state", match="memory://parent"):
         claim_writer(place, process=HERE)
-    assert caught.value.kind == "invalid_db_state"
     log.update(changed(initialized=True, destroyed_at_ms=1_700_000_000_000))
-    with pytest.raises(InvalidRequest, match=r"destroyed.*after_destroy=True") as caught:
+    with raises(InvalidRequest, "invalid_db_state", match=r"destroyed.*after_destroy=True"):
         claim_writer(place, process=HERE)
-    assert caught.value.kind == "invalid_db_state"
     assert len(objects(place)) == len(before) + 1
     assert claim_all(place, process=HERE, must_be_open=False).epoch == 2
 
@@ -504,9 +498,8 @@ def test_the_merge_operator_is_kept() -> None:
     assert claimed(place, options=DatabaseOptions(merge_operator="max")).manifest.merge_operator == "max"
     assert claimed(place).manifest.merge_operator == "max"
     before = objects(place)
-    with pytest.raises(InvalidRequest, match="'max'") as caught:
+    with raises(InvalidRequest, "merge_operator_mismatch", match="'max'"):
         claimed(place, options=DatabaseOptions(merge_operator="min"))
-    assert caught.value.kind == "merge_operator_mismatch"
     assert objects(place) == before
 
 
@@ -530,9 +523,8 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
                 raise InvalidRequest(f"lakebed may not write {call.path}", kind="permission_denied", path=call.path)
             return perform()
 
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "permission_denied"):
         claim_writer(place_on(ReadOnly(place.store)), process=HERE)
-    assert caught.value.kind == "permission_denied"
     assert objects(place) == before
     empty = place_on(open_store(str(tmp_path / "new")))
     with pytest.raises(InvalidRequest):

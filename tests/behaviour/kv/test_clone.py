@@ -28,6 +28,7 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.runtime import Environment, ThreadRuntime
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
+from worlds.errors import raises
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
@@ -310,9 +311,8 @@ def test_not_onto_itself_nor_below_itself(databases: FaultyDatabases, target: st
     """A database is not cloned onto or into its own folder."""
     fill(databases, "parent")
     before = databases.objects()
-    with pytest.raises(InvalidRequest, match="itself") as error:
+    with raises(InvalidRequest, "clone_onto_itself", match="itself"):
         clone(databases, target, "parent")
-    assert error.value.kind == "clone_onto_itself"
     assert databases.objects() == before
 
 
@@ -355,9 +355,8 @@ def test_another_store_needs_a_copy_which_depends_on_nothing(databases: FaultyDa
     target = DatabaseLocation(
         open_store(str(tmp_path / "copy"), durable=False), databases.environment, elsewhere.open_url
     )
-    with pytest.raises(InvalidRequest, match="--copy") as error:
+    with raises(InvalidRequest, "other_store", match="--copy"):
         create_clone(target, databases.url("b"))
-    assert error.value.kind == "other_store"
     assert not (tmp_path / "copy").exists()
     made = create_clone(target, databases.url("b"), copy=True)
     assert made.external_databases == ()

@@ -20,6 +20,7 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
+from worlds.errors import raises
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, check_every_fault
 
 DAY = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(days=1))
@@ -88,9 +89,8 @@ def test_once_destroyed_nothing_may_be_made_or_refreshed(databases: FaultyDataba
         lambda: databases.open("db"),
     )
     for call in refused:
-        with pytest.raises(InvalidRequest) as error:
+        with raises(InvalidRequest, "invalid_db_state"):
             call()
-        assert error.value.kind == "invalid_db_state"
     delete_checkpoint(databases.place("db"), made.id)
     assert collect_once(databases.place("db"), options=AT_ONCE).gone
 

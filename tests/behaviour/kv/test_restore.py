@@ -24,6 +24,7 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.restore import RESTORABLE_FOR, restore
 from lakebed.objects.open import open_store
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
+from worlds.errors import raises
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 from worlds.meanwhile import Meanwhile
 
@@ -160,9 +161,8 @@ def test_a_wrong_checkpoint_changes_nothing(databases: FaultyDatabases) -> None:
     databases.clock.advance(2)
     state = databases.objects("db")
     for wrong in ("nothing", short.id):
-        with pytest.raises(InvalidRequest) as error:
+        with raises(InvalidRequest, "invalid_db_state"):
             restore(databases.place("db"), wrong)
-        assert error.value.kind == "invalid_db_state"
     with pytest.raises(InvalidRequest):
         restore(databases.place("db"), "good", lifetime=timedelta(0))
     with pytest.raises(NotFound):
@@ -175,9 +175,8 @@ def test_a_version_that_is_missing_is_corruption_and_changes_no_row(databases: F
     checkpoint, _, now = two_states(databases)
     pinned = databases.newest("db").checkpoint(checkpoint).manifest_id
     databases.root.delete([f"db/{manifest_path(pinned)}"])
-    with pytest.raises(LakebedError) as error:
+    with raises(LakebedError, "corruption") as error:
         restore(databases.place("db"), checkpoint)
-    assert error.value.kind == "corruption"
     assert error.value.facts["path"] == manifest_path(pinned)
     assert databases.rows("db") == now
 

@@ -13,6 +13,7 @@ import pytest
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.objects import ObjectStore
 from lakebed.objects.probe import probe_create_only
+from worlds.errors import raises
 
 WRITER_COUNT = 32
 STRANGE_NAMES = [
@@ -142,9 +143,8 @@ def test_range_edges(store: Any) -> None:
     assert bytes(store.get("a", byte_range=(8, 100))) == b"89"
     assert bytes(store.get("a", byte_range=(0, 10))) == b"0123456789"
     for wrong in [(10, 11), (5, 5), (6, 5), (-1, 3)]:
-        with pytest.raises(InvalidRequest) as caught:
+        with raises(InvalidRequest, "invalid_range"):
             store.get("a", byte_range=wrong)
-        assert caught.value.kind == "invalid_range"
 
 
 def test_what_is_resident_is_what_get_gives(store: Any) -> None:
@@ -293,9 +293,8 @@ def test_a_line_break_in_a_name(store: Any, sign: str) -> None:
             store.get(name)
         return
     for ask in (lambda name: store.put(name, b"1"), store.get, store.head):
-        with pytest.raises(InvalidRequest, match="does not take the path") as refused:
+        with raises(InvalidRequest, "invalid_path", match="does not take the path"):
             ask(name)
-        assert refused.value.kind == "invalid_path"
     store.put("other", b"2")
     store.delete([name, "other"])
     assert paths(store.list()) == []
@@ -322,9 +321,8 @@ def test_paths_that_would_leave_the_store_are_refused(store: Any, path: str) -> 
             lambda path, view=view: view.put_each([("x", b""), (path, b"")]),
             view.url,
         ):
-            with pytest.raises(InvalidRequest) as caught:
+            with raises(InvalidRequest, "invalid_path"):
                 ask(path)
-            assert caught.value.kind == "invalid_path"
     if path not in ("", "a/"):  # a folder may end in a slash, and "" is the root
         for ask in (lambda path: list(store.list(path)), store.list_with_delimiter, store.sub):
             with pytest.raises(InvalidRequest):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.heads.blame import blame
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.references.refs import resolve_commit
+from worlds.errors import raises
 from worlds.repo.memory_repository import committed_contents, put, remove
 from worlds.repo.operations import commit, merge
 
@@ -50,9 +49,8 @@ def test_a_path_that_is_not_there_is_not_found(home: RepositoryContext) -> None:
         (NotFound, "reference_not_found", "nobody", "a"),
         (InvalidRequest, "invalid_path", "main", ""),
     ):
-        with pytest.raises(error) as caught:
+        with raises(error, kind):
             blame(home, ref, paths=[path])
-        assert caught.value.kind == kind
 
 
 def test_blame_agrees_with_a_model(home: RepositoryContext) -> None:

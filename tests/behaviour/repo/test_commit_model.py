@@ -22,6 +22,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.staging.cleanup import clean_once
+from worlds.errors import raises
 from worlds.repo.memory_repository import (
     MemoryRepository,
     committed_contents,
@@ -231,9 +232,8 @@ class Walk:
         if kind is None:
             verb(self.home, *arguments, **named)  # type: ignore[operator]
             return True
-        with pytest.raises(LakebedError) as caught:
+        with raises(LakebedError, kind):
             verb(self.home, *arguments, **named)  # type: ignore[operator]
-        assert caught.value.kind == kind
         return False
 
     def committed(self, texts: Contents) -> None:

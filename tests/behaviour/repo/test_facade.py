@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lakebed.repo import (
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.errors import raises, refused
 
 
 def opened(where: str, folder: Path) -> AbstractContextManager[Repository]:
@@ -66,14 +67,6 @@ def local(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository
     """A new repository of this process, for what no server can do for it."""
     with opened(request.param, tmp_path) as result:
         yield result
-
-
-def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """What something is refused with."""
-    with pytest.raises(error) as caught:
-        act(*args, **named)
-    assert caught.value.kind == kind  # type: ignore[attr-defined]
-    return caught.value
 
 
 def short(differences: Iterator[Difference]) -> list[tuple[str, str]]:
@@ -326,15 +319,13 @@ def test_an_open_file_that_nothing_was_read_of(local: Repository) -> None:
     assert sought.read() == b" last, which is the longest"
     assert begun.read() == b"rst"  # it was read ahead
     sized.seek(0)
-    with pytest.raises(NotFound) as gone:
+    with raises(NotFound, "object_gone"):
         sized.read()
-    assert gone.value.kind == "object_gone"
     lost, address = main.open("a"), main.stat("a").address
     main.delete("a")
     context_of(local).store.delete([address])
-    with pytest.raises(NotFound) as missing:
+    with raises(NotFound, "path_not_found"):
         lost.read()
-    assert missing.value.kind == "path_not_found"
 
 
 def test_differences_fold_and_go_on(repo: Repository) -> None:

@@ -27,6 +27,7 @@ from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.errors import raises
 from worlds.repo.memory_repository import MemoryRepository, open_context, put, put_many
 from worlds.repo.operations import commit, start_import
 
@@ -127,9 +128,8 @@ def test_a_dirty_branch_is_refused(home: RepositoryContext, elsewhere: ObjectSto
     put(home, "main", "x", "1")
     before = head(home)
     id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "dirty_branch") as caught:
         run_import(home, id)
-    assert caught.value.kind == "dirty_branch"
     record = import_status(home, id)
     assert (record.state, record.error) == ("failed", str(caught.value))
     assert head(home) == before
@@ -162,9 +162,8 @@ def test_a_source_that_is_not_there_fails(home: RepositoryContext, elsewhere: Ob
 )
 def test_what_cannot_be_imported_is_refused_at_once(home: RepositoryContext, source: ImportSource, kind: str) -> None:
     """Nothing is written down for it."""
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, kind):
         started(home, source)
-    assert caught.value.kind == kind
     with pytest.raises(InvalidRequest):
         started(home)
     assert list_unfinished_imports(home) == []
@@ -174,9 +173,8 @@ def test_own_objects_are_not_imported(home: RepositoryContext) -> None:
     """What a collection may delete is refused: the repository's data, a folder in it, and every folder above it."""
     root = home.store.root_url
     for url in (root, f"{root}/data", f"{root}/data/01/x", f"{root}/ranges", f"{root}/metaranges/x", f"{root}/uploads"):
-        with pytest.raises(InvalidRequest) as caught:
+        with raises(InvalidRequest, "own_objects"):
             started(home, ImportSource(url, "in"))
-        assert caught.value.kind == "own_objects"
     started(home, ImportSource(f"{root}/database", "in"))
 
 
@@ -193,9 +191,8 @@ def test_a_cancelled_import_moves_nothing(
     home.hooks.register("pre-commit", lambda call: cancel_import(home, second) and None)
     assert run_import(home, second).state == "cancelled"
     assert head(home) == before
-    with pytest.raises(Conflict) as caught:
+    with raises(Conflict, "import_ended"):
         cancel_import(home, second)
-    assert caught.value.kind == "import_ended"
     with pytest.raises(NotFound):
         cancel_import(home, "no-such-import")
 

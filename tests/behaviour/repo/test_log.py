@@ -16,6 +16,7 @@ from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.errors import raises
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
 from worlds.repo.operations import commit, log, log_page, merge
@@ -171,9 +172,8 @@ def test_wrong_questions_are_refused(history: RepositoryContext) -> None:
         (InvalidRequest, "invalid_path", {"paths": [""]}),
         (NotFound, "reference_not_found", {"stop_at": "nobody"}),
     ):
-        with pytest.raises(error) as caught:
+        with raises(error, kind):
             messages(history, "main", **filters)
-        assert caught.value.kind == kind
 
 
 def test_a_log_by_path_agrees_with_a_model(home: RepositoryContext) -> None:

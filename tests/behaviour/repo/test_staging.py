@@ -23,6 +23,7 @@ from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.errors import raises
 from worlds.repo.staging import BRANCH, StagedBranch
 
 
@@ -175,9 +176,8 @@ def test_a_conditional_put_looks_through_all_layers() -> None:
     """What is visible anywhere is met; what was deleted is not; and our own earlier try is success."""
     branch = StagedBranch({"a": "1"})
     entry = branch.entry("2")
-    with pytest.raises(AlreadyExists) as caught:
+    with raises(AlreadyExists, "path_exists"):
         stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
-    assert caught.value.kind == "path_exists"
     branch.delete("a")
     stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
     for move in (branch.seal, branch.compact, branch.commit):
@@ -208,9 +208,8 @@ def test_an_entry_is_staged_over_the_one_that_was_expected() -> None:
     last = "0"
     for number, move in enumerate((branch.seal, branch.compact, branch.commit, lambda: None), 1):
         for wrong in ("other", None):
-            with pytest.raises(Conflict) as caught:
+            with raises(Conflict, "path_changed"):
                 over(wrong, branch.entry("lost"))
-            assert caught.value.kind == "path_changed"
         entry = branch.entry(f"{number}")
         over(last, entry)
         move()
@@ -255,9 +254,8 @@ def test_many_entries_are_staged_at_once(as_columns: bool) -> None:
 def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
     """A batch is staged whole or not at all."""
     branch = StagedBranch()
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "invalid_path"):
         stage_many(branch.home, branch=BRANCH, entries=[("good", branch.entry("1")), ("a/../b", branch.entry("1"))])
-    assert caught.value.kind == "invalid_path"
     assert branch.shown() == {}
 
 
@@ -284,9 +282,8 @@ def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
 def test_columns_that_are_no_entries_are_refused(columns: dict[str, list[object]], kind: str | None) -> None:
     """Missing, empty and wrong columns are named in one sentence."""
     branch = StagedBranch()
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, kind or "invalid_columns"):
         stage_many(branch.home, branch=BRANCH, entries=pa.table(columns))
-    assert caught.value.kind == (kind or "invalid_columns")
 
 
 @pytest.mark.parametrize(
@@ -328,9 +325,8 @@ def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
         lambda: stage_over_any(branch.home, branch=BRANCH, path=path, entry=branch.entry("1")),
         lambda: stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("1"))]),
     ):
-        with pytest.raises(InvalidRequest) as caught:
+        with raises(InvalidRequest, kind):
             write()
-        assert caught.value.kind == kind
     assert staged_keys(branch) == []
 
 
@@ -355,9 +351,8 @@ def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
 def test_entries_that_cannot_be_are_refused(entry: Entry, kind: str) -> None:
     """A bad entry is refused with one sentence, and nothing changes."""
     branch = StagedBranch()
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, kind):
         stage(branch.home, branch=BRANCH, path="a", entry=entry)
-    assert caught.value.kind == kind
     assert branch.shown() == {}
 
 
@@ -380,9 +375,8 @@ def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
     clock.advance(3600)
     branch.home.key_value.set(branch.home.keys.boundary, file_id_at(clock.now_ms()).encode())
     for verb in (stage, stage_if_absent, stage_over_any):
-        with pytest.raises(Conflict) as caught:
+        with raises(Conflict, "upload_expired"):
             verb(branch.home, branch=BRANCH, path="a", entry=old)
-        assert caught.value.kind == "upload_expired"
     with pytest.raises(Conflict):
         stage_many(branch.home, branch=BRANCH, entries=[("b", branch.entry("new")), ("a", old)])
     assert branch.shown() == {}
@@ -431,7 +425,6 @@ def test_a_protected_branch_takes_no_writes() -> None:
         lambda: stage_over_any(branch.home, branch=BRANCH, path="b", entry=branch.entry("1")),
         lambda: stage_many(branch.home, branch=BRANCH, entries=[("b", branch.entry("1"))]),
     ):
-        with pytest.raises(InvalidRequest) as caught:
+        with raises(InvalidRequest, "protected_branch"):
             write()
-        assert caught.value.kind == "protected_branch"
     assert branch.shown() == {"a": "1"}

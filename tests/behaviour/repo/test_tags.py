@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_
 from lakebed.repo.verbs.versions import Pins, PinVersion, Restore, Unpin, Versions
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.errors import refused
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put
 from worlds.repo.operations import commit
 
@@ -25,13 +25,6 @@ def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_context(MemoryRepository(environment=Environment(clock=clock))) as opened:
         yield opened
-
-
-def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: Any) -> None:
-    """What is refused, with its kind."""
-    with pytest.raises(error) as caught:
-        act(*args, **named)
-    assert caught.value.kind == kind  # type: ignore[attr-defined]
 
 
 def test_a_tag_stays_where_it_is(home: RepositoryContext) -> None:

@@ -26,6 +26,7 @@ from lakebed.repo.transport.transport import context_of
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from worlds.errors import raises
 from worlds.listener import Reply, Request, listen
 
 SECRET = b"S3CR3T: others may read it"
@@ -363,6 +364,5 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
             assert answer_of_commit.status == status, answer_of_commit.body
             assert bool(items) is (status == 201)
             running.stop()
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "invalid_webhook_host"):
         serve(repository_options=RepositoryOptions(webhook_hosts=("no host",)))
-    assert caught.value.kind == "invalid_webhook_host"

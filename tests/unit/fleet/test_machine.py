@@ -23,6 +23,7 @@ from lakebed.fleet.model import (
     TransactionState,
 )
 from lakebed.fleet.ports import AckRequest, CommitRequest, Resumed
+from worlds.errors import raises
 
 NOW = 1_000
 OPEN, COMMITTED, PENDING, ACKNOWLEDGED, COLLECTED = TransactionState
@@ -75,9 +76,8 @@ def test_a_transaction_makes_only_the_moves_of_the_table(state: TransactionState
     if (state, move.value) in LEGAL:
         assert records.apply_move(before, move, now_ms=NOW).state is LEGAL[state, move.value]
         return
-    with pytest.raises(Conflict) as caught:
+    with raises(Conflict, "illegal_move"):
         records.apply_move(before, move, now_ms=NOW)
-    assert caught.value.kind == "illegal_move"
 
 
 def in_state(state: TransactionState) -> tuple[TenantRecord, Transaction | None, Transaction]:
@@ -514,17 +514,15 @@ def test_a_tenant_is_at_the_nodes_that_have_it_or_write_for_it() -> None:
 def test_a_deleted_tenant_takes_no_attachment() -> None:
     """It is refused."""
     record = machine.delete(in_state(OPEN)[0], now_ms=NOW).record
-    with pytest.raises(Conflict) as caught:
+    with raises(Conflict, "tenant_deleted"):
         machine.attach(record, NODES["b"], now_ms=NOW)
-    assert caught.value.kind == "tenant_deleted"
 
 
 @pytest.mark.parametrize("change", [{"commit_bytes": -1}, {"retain_ms": 1 << 60}])
 def test_settings_out_of_range_are_refused(change: dict[str, int]) -> None:
     """Before anything changes."""
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "invalid_policy"):
         machine.check_policy(msgspec.structs.replace(Policy(), **change))
-    assert caught.value.kind == "invalid_policy"
 
 
 @pytest.mark.parametrize("number", [0, NUMBER_MAX])
@@ -549,6 +547,5 @@ def test_numbers_of_a_request_are_in_range(field: str, number: int, fits: bool) 
     if fits:
         machine.check_request(request)
         return
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "invalid_manifest"):
         machine.check_request(request)
-    assert caught.value.kind == "invalid_manifest"

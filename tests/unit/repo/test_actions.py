@@ -10,6 +10,7 @@ import yaml
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.model.actions import ACTION_BYTES_MAX, parse_action
+from worlds.errors import raises
 
 GOOD: dict[str, Any] = {
     "name": "checks",
@@ -112,9 +113,8 @@ def with_properties(**change: Any) -> dict[str, Any]:
 )
 def test_what_is_not_done_is_refused(document: Any) -> None:
     """An unknown event, type, condition or property, or one that cannot be: the whole file."""
-    with pytest.raises(InvalidRequest) as caught:
+    with raises(InvalidRequest, "invalid_action") as caught:
         parse_action(write(document), file="bad.yaml")
-    assert caught.value.kind == "invalid_action"
     assert "bad.yaml" in caught.value.message
 
 

@@ -22,6 +22,7 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore
+from worlds.errors import raises
 from worlds.fleet_control import CountedKeyValue
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
@@ -44,9 +45,8 @@ def test_a_second_ledger_is_refused_and_the_first_is_not(storage: ObjectStore) -
     first, second = MemorySpace(), MemorySpace()
     claim(storage, first)
     claim(storage, first)
-    with pytest.raises(Conflict, match="belongs to a fleet with another ledger") as caught:
+    with raises(Conflict, "storage_of_another_ledger", match="belongs to a fleet with another ledger"):
         claim(storage, second)
-    assert caught.value.kind == "storage_of_another_ledger"
     storage.delete([layout.OWNER_PATH])
     claim(storage, first)
     with pytest.raises(Conflict):

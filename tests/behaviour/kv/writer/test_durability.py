@@ -28,6 +28,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.errors import raises
 from worlds.waiting import wait_until
 
 R = TypeVar("R")
@@ -212,9 +213,8 @@ def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: DatabaseLocati
     db.flush(memtable=True)
     db.put(b"memory", b"1")
     for keys in ((b"new",), (b"memory", b"file"), (b"memory", b"memory")):
-        with pytest.raises(InternalError, match="nothing of them was written") as error:
+        with raises(InternalError, "unencodable_rows", match="nothing of them was written"):
             write_badly(db, *keys)
-        assert error.value.kind == "unencodable_rows"
         db.put(b"after " + keys[0], b"1")
     rows = {b"file": b"1", b"memory": b"1", b"after new": b"1", b"after memory": b"1"}
     for _ in range(2):
@@ -271,9 +271,8 @@ def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: DatabaseL
     assert transaction.get(b"k") == b"bad"
     transaction.put(b"copied", b"bad")
     db.put(b"big", bytes(3_000), await_durable=False)
-    with pytest.raises(Conflict, match="read and write again") as error:
+    with raises(Conflict, "write_taken_back", match="read and write again"):
         db.set_if(b"k", b"rests on it", expected=b"bad")
-    assert error.value.kind == "write_taken_back"
     with pytest.raises(Conflict, match="taken back"):
         transaction.commit()
     assert db.get(b"k", linearizable=True) == b"old"

@@ -12,6 +12,7 @@ import pytest
 from lakebed import kv
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.cache import block_cache
+from worlds.errors import raises
 from worlds.forks import answer_in_fork
 
 
@@ -55,9 +56,8 @@ def test_options_of_another_type_are_refused(tmp_path: Path, database: kv.Databa
         lambda: database.create_checkpoint(wrong),
         lambda: kv.admin.create_checkpoint(tmp_path / "orders.kv", wrong),
     ):
-        with pytest.raises(InvalidRequest, match=r"Options, and dict was given: write kv\.\w+Options\(") as raised:
+        with raises(InvalidRequest, "wrong_type", match=r"Options, and dict was given: write kv\.\w+Options\("):
             attempt()
-        assert raised.value.kind == "wrong_type"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from lakebed.errors import NotFound
 from lakebed.repo.heads import multipart
 from lakebed.repo.transport.transport import context_of
+from worlds.errors import raises
 
 Code = Callable[[Callable[[], Any]], str]
 MIB = 1 << 20
@@ -181,9 +182,8 @@ def test_an_abort_during_a_completion_wins_before_it_is_staged(gateway: Any, buc
     def abort() -> None:
         s3.abort_multipart_upload(Bucket=bucket, Key="o", UploadId=upload)
 
-    with pytest.raises(NotFound) as refused:
+    with raises(NotFound, "upload_not_found"):
         multipart.complete_upload(context, upload, branch=branch, path="o", wanted=wanted, check=abort)
-    assert refused.value.kind == "upload_not_found"
     assert "Contents" not in s3.list_objects(Bucket=bucket)
 
 
