@@ -62,15 +62,9 @@ def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str
             workload.check(bodies=True)
 
 
-def test_a_storm_in_one_owner(tmp_path: Path, tell: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+def test_a_storm_in_one_owner(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
     """Killed at any moment, an owner has lost nothing acknowledged and torn nothing; then nothing is left over."""
-    counts = storm(tmp_path, str(tmp_path / "lake"), seed=1, rounds=3, round_s=1.2)
-    tell(f"repository storm: {counts}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_longer_storms_in_one_owner(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
-    """The same, longer, with another seed."""
-    counts = storm(tmp_path, str(tmp_path / "lake"), seed=seed, rounds=12, round_s=4.0)
+    rounds, round_s = (3, 1.2) if seed == 1 else (12, 4.0)
+    counts = storm(tmp_path, str(tmp_path / "lake"), seed=seed, rounds=rounds, round_s=round_s)
     tell(f"repository storm {seed}: {counts}")

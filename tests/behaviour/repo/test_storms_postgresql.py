@@ -96,14 +96,9 @@ def storm(cluster: Any, *, crashes: int) -> dict[str, int]:
     return dict(counts)
 
 
-def test_a_crash_is_a_moment_without_answers(postgresql: Any, tell: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("crashes", [3, pytest.param(50, marks=pytest.mark.long)])
+def test_a_crash_is_a_moment_without_answers(postgresql: Any, tell: Callable[[str], None], crashes: int) -> None:
     """PostgreSQL crashes under readers and writers: they get an error, or an unknown outcome, and go on."""
-    counts = storm(postgresql, crashes=3)
+    counts = storm(postgresql, crashes=crashes)
     tell(f"crashes of PostgreSQL: {counts}")
     assert counts["acknowledged"] > 10
-
-
-@pytest.mark.long
-def test_many_crashes(postgresql: Any, tell: Callable[[str], None]) -> None:
-    """The same fifty times."""
-    tell(f"many crashes of PostgreSQL: {storm(postgresql, crashes=50)}")

@@ -61,15 +61,8 @@ def storm(folder: Path, server: Any, *, seed: int, seconds: float) -> dict[str, 
     return dict(sorted(counts.items()))
 
 
-def test_replies_of_a_bucket_are_lost(tmp_path: Path, s3_server: Any, tell: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))])
+def test_replies_of_a_bucket_are_lost(tmp_path: Path, s3_server: Any, tell: Callable[[str], None], seed: int) -> None:
     """Replies to puts, commits and collections on a bucket are lost: nothing acknowledged is lost, nothing is torn."""
-    tell(f"a bucket's lost replies: {storm(tmp_path, s3_server, seed=1, seconds=4)}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_replies_of_a_bucket_are_lost_for_longer(
-    tmp_path: Path, s3_server: Any, tell: Callable[[str], None], seed: int
-) -> None:
-    """The same, longer, with another seed."""
-    tell(f"a bucket's lost replies {seed}: {storm(tmp_path, s3_server, seed=seed, seconds=40)}")
+    seconds = 4 if seed == 1 else 40
+    tell(f"a bucket's lost replies {seed}: {storm(tmp_path, s3_server, seed=seed, seconds=seconds)}")

@@ -134,25 +134,14 @@ def kills(served: ServerProcess, *, seed: int, count: int, round_s: float) -> Ca
     return strike
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10))])
 def test_killed_under_its_clients(
-    served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
-) -> None:
-    """Killed and started again during uploads, commits, merges and imports, it has lost nothing it had answered."""
-    workloads = web_workloads(served, said, source, 1)
-    violations = run_owner(workloads, kills(served, seed=1, count=2, round_s=1.5))
-    assert not violations, violations
-    assert_nothing_lost(served, tmp_path, said, seed=1, workloads=workloads)
-    tell(f"server storm: {counted(workloads)}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 10))
-def test_killed_under_its_clients_for_longer(
     served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None], seed: int
 ) -> None:
-    """The same, longer, with another seed."""
+    """Killed and started again during uploads, commits, merges and imports, it has lost nothing it had answered."""
     workloads = web_workloads(served, said, source, seed)
-    violations = run_owner(workloads, kills(served, seed=seed, count=10, round_s=4.0))
+    count, round_s = (2, 1.5) if seed == 1 else (10, 4.0)
+    violations = run_owner(workloads, kills(served, seed=seed, count=count, round_s=round_s))
     assert not violations, violations
     assert_nothing_lost(served, tmp_path, said, seed=seed, workloads=workloads)
     tell(f"server storm {seed}: {counted(workloads)}")

@@ -391,21 +391,13 @@ def round_trip(served: ServerProcess, web: HttpClient, path: str, total: int) ->
     return most - before, most
 
 
-def test_large_objects_in_little_memory(served: ServerProcess, web: HttpClient, tell: Callable[[str], None]) -> None:
-    """300 MB in chunks, up and down, the server's memory grows by less than 150 MB and stays below 500 MB."""
-    growth, most = round_trip(served, web, "large", 300 * MIB)
-    tell(f"300 MB up and down: the server grew by {growth / MIB:.0f} MB to at most {most / MIB:.0f} MB")
-    assert growth < 150 * MIB
-    assert most < 500 * MIB
-
-
-@pytest.mark.long
-def test_very_large_objects_in_little_memory(
-    served: ServerProcess, web: HttpClient, tell: Callable[[str], None]
+@pytest.mark.parametrize("size_mib", [300, pytest.param(2048, marks=pytest.mark.long)])
+def test_large_objects_in_little_memory(
+    served: ServerProcess, web: HttpClient, tell: Callable[[str], None], size_mib: int
 ) -> None:
-    """2 GB the same."""
-    growth, most = round_trip(served, web, "larger", 2048 * MIB)
-    tell(f"2 GB up and down: the server grew by {growth / MIB:.0f} MB to at most {most / MIB:.0f} MB")
+    """In chunks, up and down, the server's memory grows by less than 150 MB and stays below 500 MB."""
+    growth, most = round_trip(served, web, "large", size_mib * MIB)
+    tell(f"{size_mib} MB up and down: the server grew by {growth / MIB:.0f} MB to at most {most / MIB:.0f} MB")
     assert growth < 150 * MIB
     assert most < 500 * MIB
 

@@ -146,19 +146,11 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
     }
 
 
-def test_servers_and_their_records_die(trio: Trio, tmp_path: Path, tell: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 8))])
+def test_servers_and_their_records_die(trio: Trio, tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
     """Servers are killed and PostgreSQL crashes: nothing acknowledged is lost, and all recover by themselves."""
-    counts = storm(trio, tmp_path, seed=1, rounds=2, round_s=1.5)
-    tell(f"storm of three servers: {dict(sorted(counts.items()))}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 8))
-def test_servers_and_their_records_die_for_longer(
-    trio: Trio, tmp_path: Path, tell: Callable[[str], None], seed: int
-) -> None:
-    """The same, longer, with another seed."""
-    counts = storm(trio, tmp_path, seed=seed, rounds=10, round_s=3.0)
+    rounds, round_s = (2, 1.5) if seed == 1 else (10, 3.0)
+    counts = storm(trio, tmp_path, seed=seed, rounds=rounds, round_s=round_s)
     tell(f"storm of three servers {seed}: {dict(sorted(counts.items()))}")
 
 
