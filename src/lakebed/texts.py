@@ -44,6 +44,15 @@ def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int
     return number if minimum <= number <= maximum else None
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text is valid Unicode, without half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def format_value(value: object) -> str:
     """A value as an error quotes it: its `repr`, shortened."""
     try:

@@ -12,7 +12,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, TypedDict, TypeVar, Unpack
-from urllib.parse import urlencode
 
 import msgspec
 import pyarrow as pa
@@ -34,7 +33,16 @@ from lakebed.fleet.node.bodies import (
     RangeBody,
     Utilization,
 )
-from lakebed.http.asking import REPLY_S, REPLY_S_MAX, Servers, check_endpoint, error_of, quote_segment, read_reply
+from lakebed.http.asking import (
+    REPLY_S,
+    REPLY_S_MAX,
+    Servers,
+    check_endpoint,
+    error_of,
+    quote_segment,
+    read_reply,
+    with_query,
+)
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -145,12 +153,11 @@ class Asker:
         Raises:
             The error of the process that answered; `Unavailable`, or `OutcomeUnknown` when it may have had its effect.
         """
-        if query:
-            path += "?" + urlencode({name: _text(value) for name, value in query.items()})
+        target = with_query(path, query or {})
         content = None if body is None else msgspec.json.encode(body)
 
         def request(endpoint: str) -> urllib3.BaseHTTPResponse:
-            return self.send(endpoint, method, path, content, again=again, reply_s=reply_s, reply_s_max=reply_s_max)
+            return self.send(endpoint, method, target, content, again=again, reply_s=reply_s, reply_s_max=reply_s_max)
 
         return self.servers.ask(
             request,
@@ -205,10 +212,6 @@ def _may_be_retried(error: LakebedError) -> bool:
 
 def _had_no_effect(error: LakebedError) -> bool:
     return isinstance(error, Unavailable) and error.kind in _RETRIED
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class HttpControl(ports.ControlPort, ports.OperatorPort):
@@ -397,14 +400,13 @@ class HttpNode(ports.NodePort):
         self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
     ) -> urllib3.BaseHTTPResponse:
         """A request that changes nothing, so no answer is `Unavailable`."""
-        asked = urlencode({name: value for name, value in query.items() if value is not None})
-        path += f"?{asked}" if asked else ""
+        target = with_query(path, query)
 
         def request(endpoint: str) -> urllib3.BaseHTTPResponse:
             return self._asker.send(
                 endpoint,
                 method,
-                path,
+                target,
                 content,
                 again=True,
                 reply_s=self._read_s,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import urllib3
@@ -411,6 +411,13 @@ class _ErrorBody(msgspec.Struct):
 def quote_segment(segment: str) -> str:
     """One segment of a URL's path."""
     return quote(segment, safe="")
+
+
+def with_query(path: str, query: Mapping[str, object]) -> str:
+    """A path with the parameters that have a value."""
+    given = {name: value for name, value in query.items() if value is not None}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return f"{path}?{urlencode(texts)}" if texts else path
 
 
 def check_endpoint(endpoint: str) -> str:

@@ -49,6 +49,14 @@ class ClientGone(Exception):
     """The client closed the connection while its request was read. There is no reply."""
 
 
+def header_text(raw: bytes) -> str:
+    """A header as text: Go's clients write UTF-8, Python's Latin-1."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
 class Call:
     """A request.
 

@@ -26,12 +26,12 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.record import LogRecord
+from lakebed.lsm.block import offsets_of
 from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, Kind, check_key, check_value
 
 APPEND_BYTES_MAX: Final = 8 << 20
@@ -208,7 +208,7 @@ def check_rows(rows: pa.RecordBatch, *, bytes_max: int = APPEND_BYTES_MAX) -> pa
     keys, _, kinds, values, expires = rows.columns
     if any(column.null_count for column in (keys, rows.column(1), kinds, values)):
         raise InvalidRequest("A key, kind or value of the rows to append is null: fill it in.", kind="wrong_type")
-    key_offsets, value_offsets = _offsets(keys), _offsets(values)
+    key_offsets, value_offsets = offsets_of(keys), offsets_of(values)
     size = int(key_offsets[-1] - key_offsets[0]) + int(value_offsets[-1] - value_offsets[0])
     if size > bytes_max:
         raise InvalidRequest(
@@ -227,11 +227,6 @@ def check_rows(rows: pa.RecordBatch, *, bytes_max: int = APPEND_BYTES_MAX) -> pa
     if highest == _DELETE and bool(((kind == _DELETE) & (value_offsets[1:] > value_offsets[:-1])).any()):
         raise InvalidRequest("A row that deletes a key has a value: leave it empty.", kind="delete_with_value")
     return rows
-
-
-def _offsets(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where the values of a column without nulls begin, and where the last one ends."""
-    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
 def check_wait(after: Mapping[str, int]) -> None:

@@ -11,7 +11,6 @@ caller of `run_import` gives them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -21,6 +20,7 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.reclaim.sweep import batches
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.heads.commit import intervals_of, move_by_commits, new_commit
 from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
@@ -275,7 +275,7 @@ class _Run:
         store = self._open(real_url(self._context.foreign.folder(source.url)))
         objects: Iterable[ObjectMeta] = store.list()
         destination = _folder(source.destination)
-        for metas in _batch(objects, _BATCH_ROW_COUNT):
+        for metas in batches(objects, _BATCH_ROW_COUNT):
             paths = [check_path(destination + meta.path, writing=True) for meta in metas]
             yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
@@ -318,12 +318,6 @@ def _entry(root_url: str, meta: ObjectMeta) -> Entry:
         checksum=(meta.etag or "").strip('"'),
         modified_ms=meta.modified_ms,
     )
-
-
-def _batch(items: Iterable[ObjectMeta], count: int) -> Iterator[list[ObjectMeta]]:
-    rest = iter(items)
-    while batch := list(islice(rest, count)):
-        yield batch
 
 
 def _folder(destination: str) -> str:

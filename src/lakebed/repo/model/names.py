@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.texts import list_some
+from lakebed.texts import is_utf8, list_some
 
 NAME_CHARACTERS_MAX: Final = 256
 """Longest name of a branch or tag."""
@@ -126,7 +126,7 @@ def check_tag_name(name: object) -> str:
         or not 0 < len(name) <= NAME_CHARACTERS_MAX
         or name.endswith(_TAG_ENDS)
         or _NOT_IN_TAGS.search(name) is not None
-        or not _is_text(name)
+        or not is_utf8(name)
     ):
         raise InvalidRequest(
             f"{_quote(name)} cannot be a tag's name: it has 1 to {NAME_CHARACTERS_MAX} characters, none of them a "
@@ -171,7 +171,7 @@ def check_paths(paths: Sequence[str]) -> list[bytes]:
     if set(map(type, paths)) <= {str}:
         joined = "\n".join(paths)
         reserved = any(prefix in joined for prefix in RESERVED_PREFIXES)
-        if "\0" not in joined and ".." not in joined and not reserved and _is_text(joined):
+        if "\0" not in joined and ".." not in joined and not reserved and is_utf8(joined):
             keys = joined.encode().split(b"\n") if paths else []
             if len(keys) == len(paths) and all(keys) and max(map(len, keys), default=0) <= PATH_BYTES_MAX:
                 return keys
@@ -233,7 +233,7 @@ def _parse_reference(text: str) -> ReferenceText:
 
 
 def _match_reference(text: object) -> ReferenceText:
-    match = _REFERENCE.fullmatch(text) if isinstance(text, str) and _is_text(text) else None
+    match = _REFERENCE.fullmatch(text) if isinstance(text, str) and is_utf8(text) else None
     if match is None or len(match["name"]) > NAME_CHARACTERS_MAX or match["name"].endswith(("@", "$")):
         raise InvalidRequest(
             f"{_quote(text)} is not a valid reference: give the name of a branch or tag or the id of a commit, then "
@@ -251,15 +251,6 @@ def _match_reference(text: object) -> ReferenceText:
         steps.append(ReferenceStep(kind, int(digits) if digits else 1))
     mode: ReferenceMode | None = match["mode"] or None  # type: ignore[assignment]  # the pattern allows these two only
     return ReferenceText(match["name"], tuple(steps), mode)
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _quote(name: object) -> str:

@@ -17,13 +17,13 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import NotFound
+from lakebed.repo.model.options import DAY_MS
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, encode_record, read_records
 
 RUNS_MAX: Final = 1_000
 RUN_DAYS: Final = 30
 OUTPUT_BYTES_MAX: Final = 16 << 10
-_DAY_MS: Final = 86_400_000
 _FAR_MS: Final = 1 << 44
 """Later than every time: what is left until then makes the newest id the smallest. Stored: DO NOT CHANGE."""
 _ID: Final = re.compile(r"[0-9a-f]{11}-[0-9a-f]{16}")
@@ -82,7 +82,7 @@ def list_runs(
 ) -> Iterator[tuple[str, ActionRun]]:
     """Ids and runs, the newest first, lazily; of a branch, or of a commit. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
-        for id, run in read_records(snapshot, context.keys.run(), ActionRun, begins_with="", after=after or None):
+        for id, run in read_records(snapshot, context.keys.run(), ActionRun, after=after or None):
             if branch in ("", run.branch) and commit in ("", run.commit_id):
                 yield id, run
 
@@ -91,7 +91,7 @@ def trim_runs(context: RepositoryContext) -> int:
     """Delete runs that are too many or too old; how many. Cost: 1 scan; a write if there are any."""
 
     def find_old(now_ms: int) -> list[str]:
-        oldest = f"{_FAR_MS - now_ms + RUN_DAYS * _DAY_MS:011x}"
+        oldest = f"{_FAR_MS - now_ms + RUN_DAYS * DAY_MS:011x}"
         ids = (id for number, (id, _) in enumerate(list_runs(context)) if number >= RUNS_MAX or id > oldest)
         return list(islice(ids, _DELETED_AT_ONCE))
 

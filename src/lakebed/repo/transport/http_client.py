@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
-from urllib.parse import urlencode
 
 import msgspec
 import urllib3
@@ -19,7 +18,7 @@ from typing_extensions import Buffer
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, SSLError
 
 from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply, untrusted
+from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply, untrusted, with_query
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -105,8 +104,7 @@ class Client:
         Raises:
             The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
         """
-        asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
-        target = f"{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        target = with_query(f"{API}{path}", query or {})
         body = _Body(content) if content is not None and not isinstance(content, bytes) else None
         try:
             reply = self._pool.request(
@@ -183,7 +181,3 @@ class _Body:
 
 def _reopen(endpoint: str, access_key: str, secret: str) -> Client:
     return Client(endpoint, access_key=access_key, secret=secret)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,7 +5,6 @@ A run is recorded as one that failed until it ends, so one whose process died is
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page
 from lakebed.repo.records.runs import ActionRun, HookRun, list_runs, load_run
 from lakebed.server.routes.parameters import AFTER, AMOUNT
+from lakebed.server.routes.shapes import rfc_3339
 from lakebed.server.site import RepositoryCall
 
 ACTIONS: Final = Routes[RepositoryCall]("actions")
@@ -110,18 +110,14 @@ def _row(id: str, run: ActionRun) -> ActionRunRow:
     return ActionRunRow(
         id,
         run.branch,
-        _time(run.started_at_ms),
+        rfc_3339(run.started_at_ms),
         run.event,
         "completed" if run.passed else "failed",
         run.commit_id,
-        UNSET if run.ended_at_ms is None else _time(run.ended_at_ms),
+        UNSET if run.ended_at_ms is None else rfc_3339(run.ended_at_ms),
     )
 
 
 def _hook_row(id: str, hook: HookRun) -> HookRunRow:
     status: Status = "completed" if hook.passed else "failed"
-    return HookRunRow(id, hook.action, hook.hook_id, _time(hook.started_at_ms), _time(hook.ended_at_ms), status)
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+    return HookRunRow(id, hook.action, hook.hook_id, rfc_3339(hook.started_at_ms), rfc_3339(hook.ended_at_ms), status)

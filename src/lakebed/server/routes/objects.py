@@ -15,6 +15,7 @@ import pyarrow as pa
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError
+from lakebed.http.call import header_text
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, join_page, page_of_many
@@ -214,18 +215,10 @@ def _metadata_of(call: RepositoryCall) -> dict[str, str]:
     metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
         if name.startswith(_META):
-            metadata.setdefault(_text(name[len(_META) :]), _text(value))
+            metadata.setdefault(header_text(name[len(_META) :]), header_text(value))
         elif name.startswith(_INTERNAL):
-            metadata.setdefault(_INTERNAL_KEY + _text(name[len(_INTERNAL) :]), _text(value))
+            metadata.setdefault(_INTERNAL_KEY + header_text(name[len(_INTERNAL) :]), header_text(value))
     return metadata
-
-
-def _text(raw: bytes) -> str:
-    """A header as text: Go's clients write UTF-8, Python's Latin-1."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
 
 
 @HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", parameters=(OBJECT_PATH, FORCE))

@@ -6,7 +6,6 @@ merge of it says that there is nothing to merge: close it then.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import UNSET
@@ -38,6 +37,7 @@ from lakebed.server.bodies import (
 )
 from lakebed.server.permissions import REPOSITORIES, Permission
 from lakebed.server.routes.parameters import PAGE
+from lakebed.server.routes.shapes import rfc_3339
 from lakebed.server.site import RepositoryCall
 
 PULLS: Final = Routes[RepositoryCall]("pulls")
@@ -142,14 +142,10 @@ def _row(id: str, pull: PullRequest) -> PullRequestRow:
         status=pull.status,
         title=pull.title,
         description=pull.description,
-        creation_date=_time(pull.created_at_ms),
+        creation_date=rfc_3339(pull.created_at_ms),
         author=pull.author,
         source_branch=pull.source,
         destination_branch=pull.destination,
         merged_commit_id=UNSET if pull.merged_commit_id is None else pull.merged_commit_id,
-        closed_date=UNSET if pull.closed_at_ms is None else _time(pull.closed_at_ms),
+        closed_date=UNSET if pull.closed_at_ms is None else rfc_3339(pull.closed_at_ms),
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

@@ -76,8 +76,7 @@ def _group_row(identity: Identity, name: str) -> GroupRow:
 
 
 def _policy_row(identity: Identity, name: str) -> PolicyBody:
-    policy = identity.policy(name)
-    return PolicyBody(name, list(map(_statement_row, policy.statements)), policy.created_at_ms // 1000)
+    return _with_statements(name, identity.policy(name))
 
 
 def _statement_row(statement: Statement) -> StatementBody:

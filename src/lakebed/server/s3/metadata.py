@@ -12,6 +12,7 @@ from email.errors import HeaderParseError
 from email.header import decode_header
 from typing import Final
 
+from lakebed.http.call import header_text
 from lakebed.http.replies import format_date
 from lakebed.repo.model.model import Entry
 from lakebed.repo.objects import data
@@ -43,10 +44,10 @@ def describe(call: S3Call) -> tuple[str, dict[str, str]]:
     metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
         if name.startswith(_META_RAW):
-            key, text = _META_KEY + _text(name)[len(META) :], decode_words(_text(value))
+            key, text = _META_KEY + header_text(name)[len(META) :], decode_words(header_text(value))
             metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
         elif name in _SYSTEM_HEADERS_RAW:
-            label, text = _text(name), _text(value)
+            label, text = header_text(name), header_text(value)
             if label == "content-encoding":  # how it was sent is no matter of the object
                 text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
             if text:
@@ -60,13 +61,6 @@ def _user_bytes(metadata: dict[str, str]) -> int:
     """The size of the user's own metadata, as S3 counts it."""
     pairs = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
     return sum(len(key) + len(value.encode()) for key, value in pairs)
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
 
 
 def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:

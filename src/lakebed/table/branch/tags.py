@@ -45,7 +45,7 @@ from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag, encode_tag, json_object
 from lakebed.table.model.layout import Layout, parse_tag
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.texts import LONG_MAX, did_you_mean, list_some
+from lakebed.texts import LONG_MAX, did_you_mean, is_utf8, list_some
 
 HIDDEN_PREFIX = "lakebed.pin."
 """Prefix of the tags that lakebed creates for itself. DO NOT CHANGE: on disk."""
@@ -478,12 +478,3 @@ def _document_id(body: bytes) -> str | None:
         return document["properties"][TAG_ID] if isinstance(document, dict) else None
     except (msgspec.DecodeError, KeyError, TypeError):
         return None
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a text is valid Unicode, without half of a surrogate pair."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -21,9 +21,9 @@ from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.branch.branch_folder import branch_exists
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.tags import Source, is_hidden, is_utf8
+from lakebed.table.branch.tags import Source, is_hidden
 from lakebed.table.model.model import Snapshot, Tag
-from lakebed.texts import LONG_MAX, did_you_mean, format_value, list_some, utc, whole_number
+from lakebed.texts import LONG_MAX, did_you_mean, format_value, is_utf8, list_some, utc, whole_number
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)

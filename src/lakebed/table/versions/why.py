@@ -13,7 +13,6 @@ from lakebed.reclaim.model import Explanation, Pin
 from lakebed.table.branch.branches import every_branch
 from lakebed.table.branch.candidates import ROLES, Role, is_named
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.tags import is_utf8
 from lakebed.table.branch.travel import resolve
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
@@ -21,7 +20,7 @@ from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.layout import parse_bucket_folder, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.model.model import Snapshot
 from lakebed.table.versions.versions import list_pins, pin_of
-from lakebed.texts import format_count
+from lakebed.texts import format_count, is_utf8
 
 _SHOWN_MAX = 4
 
