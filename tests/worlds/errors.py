@@ -30,3 +30,10 @@ def refused(error: type[E], kind: str, act: Callable[..., object], *args: Any, *
     with raises(error, kind) as caught:
         act(*args, **named)
     return caught.value
+
+
+def kind_of(act: Callable[[], object]) -> str:
+    """The kind of the error that a call ends with."""
+    with pytest.raises(LakebedError) as caught:
+        act()
+    return caught.value.kind

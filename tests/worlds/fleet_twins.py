@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import urllib3
+
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE
 from lakebed.fleet.connect import Fleet, connect
 from lakebed.fleet.local import FleetSettings, LocalFleet, Part
@@ -53,6 +55,11 @@ class TwinFleet(LocalFleet):
     def connect(self) -> Fleet:
         """A new client, which knows both control planes."""
         return connect(open_store(self.settings.storage), control=self.control_url)
+
+
+def health(url: str) -> str:
+    """What a process says it is."""
+    return str(urllib3.request("GET", url + "/healthcheck", timeout=30, retries=False).json()["status"])
 
 
 @contextmanager

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -29,28 +26,14 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, RecordingStore, StoreWrapper
 from worlds.errors import raises
+from worlds.kv.places import fresh, place_on
 from worlds.meanwhile import Meanwhile, is_put_below
 
 HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: pid == 7)
 GONE = replace(HERE, pid=6)
 START_ID = "01M7Z0AX9JD0889MTSQGP4ADK0"
-
-SEEDS = itertools.count()
-
-
-def place_on(store: Any, clock: ManualClock | None = None) -> DatabaseLocation:
-    """A place with a manual clock and randomness of its own."""
-    return DatabaseLocation(
-        store, Environment(clock=clock or ManualClock(), rng=random.Random(next(SEEDS))), open_store
-    )
-
-
-def fresh(clock: ManualClock | None = None) -> DatabaseLocation:
-    """An empty place."""
-    return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"), clock)
 
 
 def claimed(place: DatabaseLocation, **settings: Any) -> Claim:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -20,23 +17,10 @@ from lakebed.kv.manifest import encode_manifest
 from lakebed.kv.manifests import PREVIOUS_WRITE_IDS_MAX, ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import DatabaseOptions
-from lakebed.objects import open_store
 from lakebed.objects.boundary import MARKER_COUNT_KEPT
-from lakebed.runtime import Environment
-from lakebed.testing import Fault, FaultyStore, ManualClock
+from lakebed.testing import Fault, FaultyStore
 from worlds.errors import raises
-
-SEEDS = itertools.count()
-
-
-def place_on(store: Any) -> DatabaseLocation:
-    """A place with a manual clock and randomness of its own."""
-    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
-
-
-def fresh() -> DatabaseLocation:
-    """An empty place."""
-    return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"))
+from worlds.kv.places import fresh, place_on
 
 
 def first(place: DatabaseLocation) -> Manifest:

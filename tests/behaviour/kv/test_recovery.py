@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import uuid
 from typing import Any
 
 import msgspec
@@ -20,17 +18,11 @@ from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
-from lakebed.runtime import Environment
-from lakebed.testing import ManualClock, RecordingStore
+from lakebed.testing import RecordingStore
 from worlds.errors import raises
+from worlds.kv.places import fresh
 
 LARGE = 1 << 30
-
-
-def fresh() -> DatabaseLocation:
-    """An empty place."""
-    store = open_store(f"memory://{uuid.uuid4().hex}/db")
-    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(5)), open_store)
 
 
 def write(place: DatabaseLocation, id: int, first_sequence: int, *keys: bytes, epoch: int = 1) -> int:

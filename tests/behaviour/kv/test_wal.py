@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-import uuid
-from typing import Any
-
 import pytest
 
 from lakebed.errors import Conflict, Corruption, Fenced, InternalError, NotFound, OutcomeUnknown
-from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import wal_path
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
-from lakebed.objects import open_store
-from lakebed.runtime import Environment
-from lakebed.testing import Fault, FaultyStore, ManualClock
+from lakebed.testing import Fault, FaultyStore
 from worlds.errors import raises
-
-SEEDS = itertools.count()
-
-
-def place_on(store: Any) -> DatabaseLocation:
-    """A place with a manual clock and randomness of its own."""
-    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
-
-
-def fresh() -> DatabaseLocation:
-    """An empty place."""
-    return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"))
+from worlds.kv.places import fresh, place_on
 
 
 def body_of(wal: WalLog, id: int, *, epoch: int = 1, key: bytes = b"k") -> bytes:

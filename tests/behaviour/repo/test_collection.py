@@ -37,14 +37,13 @@ from lakebed.repo.references.branches import create_branch, delete_branch, list_
 from lakebed.repo.references.commits import find_commit, load_commit
 from lakebed.repo.references.mark import mark
 from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
-from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.scheduler import seed_count
 from worlds.errors import raises
 from worlds.key_value_wrapper import KeyValueWrapper
-from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, copy_of_all, open_context
+from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, bodies, copy_of_all, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
 AT_ONCE = CollectionOptions(grace=timedelta(0))
@@ -99,12 +98,6 @@ def files(home: RepositoryContext) -> set[str]:
     return {meta.path for folder in (RANGE_FOLDER, METARANGE_FOLDER) for meta in home.store.list(folder)}
 
 
-def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
-    """Every object at a reference, read."""
-    with at_reference(home, reference) as view:
-        return {entry.path: bytes(data.read(home, entry.entry)) for entry in view.list() if entry.entry is not None}
-
-
 def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryContext) -> None:
     """Uncommitted garbage: an overwritten, a deleted and a never staged upload; what is staged and committed stays."""
     first = lab.put(home, "a", b"one")
@@ -122,7 +115,7 @@ def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryCon
     report = collect_garbage(home)
     assert objects(home) == {kept.address, staged.address}
     assert report.deleted_bytes >= len(b"onethreefive")
-    assert readable(home, "main") == {"a": b"two", "c": b"four"}
+    assert bodies(home, "main") == {"a": b"two", "c": b"four"}
     assert collect_garbage(home).deleted_count == 0
 
 
@@ -181,7 +174,7 @@ def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: Repository
     assert slow.address not in objects(home)
     with raises(Conflict, "upload_expired"):
         stage(home, branch="main", path="slow", entry=slow)
-    assert readable(home, "main") == {}
+    assert bodies(home, "main") == {}
 
 
 def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: RepositoryContext) -> None:
@@ -205,10 +198,10 @@ def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: RepositoryCo
     collect_garbage(home)
     # Commit 3 was the head until two days ago; commit 2 is tagged; commit 1 is neither.
     assert objects(home) == {middle.address, later.address, newest.address}
-    assert readable(home, third.id) == {"a": b"later"}
-    assert readable(home, "keep") == {"a": b"middle"}
+    assert bodies(home, third.id) == {"a": b"later"}
+    assert bodies(home, "keep") == {"a": b"middle"}
     with raises(LakebedError, "object_gone"):
-        readable(home, first.id)
+        bodies(home, first.id)
 
 
 def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: RepositoryContext) -> None:
@@ -289,7 +282,7 @@ def test_a_deleted_branch_whose_head_is_old_can_come_back_too(lab: Lab, home: Re
     lab.days(6)
     collect_garbage(home)
     undelete_branch(home, "dev")
-    assert readable(home, "dev") == {"d": b"dev"}
+    assert bodies(home, "dev") == {"d": b"dev"}
 
 
 def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) -> None:
@@ -304,7 +297,7 @@ def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) 
     second = files(home)
     assert second
     assert not (second & first)
-    assert readable(home, "main") == {"a": b"1", "b": b"2"}
+    assert bodies(home, "main") == {"a": b"1", "b": b"2"}
     reset(home, "main")
     collect_garbage(home)
     assert files(home) == second
@@ -469,7 +462,7 @@ def test_what_is_as_old_as_the_boundary_stays(lab: Lab, home: RepositoryContext)
     assert not {meta.path for meta in home.store.list()} & older
     entry = Entry(f"{DATA_FOLDER}/{file_id_at(boundary_ms)}", 1, "", 0)
     stage(home, branch="main", path="a", entry=entry)
-    assert readable(home, "main") == {"a": b"1"}
+    assert bodies(home, "main") == {"a": b"1"}
 
 
 def test_objects_are_compared_in_batches(lab: Lab, home: RepositoryContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,13 +591,13 @@ def test_a_collector_may_die_at_every_call(mode: str) -> None:
             trap = Trap(at, mode)  # type: ignore[arg-type]
             with suppress(Crashed), open_context(lab.place, trap=trap) as dying:
                 collect_garbage(dying)
-            assert readable(home, "main") == {"a": b"new", "b": b"staged"}
-            assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
+            assert bodies(home, "main") == {"a": b"new", "b": b"staged"}
+            assert bodies(home, "dev") == {"a": b"new", "d": b"dev"}
             collect_garbage(home)
             assert old.address not in objects(home)
             assert len(objects(home)) == 3
-            assert readable(home, "main") == {"a": b"new", "b": b"staged"}
-            assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
+            assert bodies(home, "main") == {"a": b"new", "b": b"staged"}
+            assert bodies(home, "dev") == {"a": b"new", "d": b"dev"}
         if not trap.has_sprung:
             break
         at += 1
@@ -698,9 +691,9 @@ def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: st
             with open_context(lab.place, trap=interlude) as collecting:
                 collect_garbage(collecting)
             for branch, _ in list_branches(home):
-                readable(home, branch)
+                bodies(home, branch)
             for tag, _ in list_tags(home):
-                readable(home, tag)
+                bodies(home, tag)
         if not interlude.has_acted:
             break
         at += step
@@ -720,7 +713,7 @@ def test_a_clock_that_is_ahead_takes_no_tag(lab: Lab, home: RepositoryContext) -
     hurried = replace(home, environment=Environment(clock=ahead, rng=random.Random(1)))
     collect_garbage(hurried)
     assert kept.address in objects(home)
-    assert readable(home, "for-a-week") == {"a": b"kept"}
+    assert bodies(home, "for-a-week") == {"a": b"kept"}
 
 
 def test_a_range_of_a_newer_format_protects_everything(lab: Lab, home: RepositoryContext) -> None:
@@ -764,7 +757,7 @@ def test_rules_that_change_during_a_collection_take_nothing_without_a_mark(lab: 
             collect_garbage(home)
         with open_context(other.place) as home, suppress(InvalidRequest):
             create_tag(home, "old", commit_id=old.id)
-            assert readable(home, "old") == {"a": b"old"}, f"rules changed before call {at}"
+            assert bodies(home, "old") == {"a": b"old"}, f"rules changed before call {at}"
         if not pause.has_sprung:
             break
         at += 1

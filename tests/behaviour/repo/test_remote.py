@@ -14,7 +14,7 @@ import pytest
 
 import lakebed.repo
 from lakebed.clock import SystemClock
-from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
@@ -33,7 +33,7 @@ from lakebed.server.serve import start_server
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
-from worlds.errors import raises
+from worlds.errors import kind_of, raises
 from worlds.listener import Reply, Request, listen
 from worlds.scripts import run_script
 
@@ -69,13 +69,6 @@ def client_of(repo: Repository) -> Client:
     """Of the server that a repository is behind."""
     assert isinstance(transport_of(repo), HttpTransport)
     return transport_of(repo).client
-
-
-def kind_of(act: Callable[[], Any]) -> str:
-    """The kind of the error that something ends with."""
-    with pytest.raises(LakebedError) as caught:
-        act()
-    return caught.value.kind
 
 
 # ---- the same facade

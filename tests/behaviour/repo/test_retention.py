@@ -24,12 +24,11 @@ from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.repo.records.retention import store_retention
 from lakebed.repo.references.branches import create_branch, delete_branch, list_branches
 from lakebed.repo.references.commits import load_commit
-from lakebed.repo.staging.view import at_reference
 from lakebed.repo.verbs.versions import Restore
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.errors import raises
-from worlds.repo.memory_repository import MemoryRepository, open_context
+from worlds.repo.memory_repository import MemoryRepository, bodies, open_context
 from worlds.repo.operations import commit, log, merge
 
 DAY_S = 86_400
@@ -89,12 +88,6 @@ def stored(home: RepositoryContext) -> set[str]:
     return {meta.path for meta in home.store.list(DATA_FOLDER)}
 
 
-def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
-    """Every object at a reference, read."""
-    with at_reference(home, reference) as view:
-        return {entry.path: bytes(data.read(home, entry.entry)) for entry in view.list() if entry.entry is not None}
-
-
 def forget_time(home: RepositoryContext, commit_id: str) -> None:
     """Make the record of a commit what an older version wrote."""
     key = home.keys.commit(commit_id)
@@ -120,11 +113,11 @@ def test_a_backfilled_date_does_not_age_a_commit(home: RepositoryContext, clock:
     clock.advance(1)
     store_retention(home, default_days=5)
     collect_garbage(home)
-    assert readable(home, first.id) == {"a": b"one"}
-    assert readable(home, second.id) == {"a": b"two"}
+    assert bodies(home, first.id) == {"a": b"one"}
+    assert bodies(home, second.id) == {"a": b"two"}
     clock.advance(4 * DAY_S)  # the second commit is six days old, the third four
     collect_garbage(home)
-    assert readable(home, second.id) == {"a": b"two"}
+    assert bodies(home, second.id) == {"a": b"two"}
     assert len(stored(home)) == 2
 
 
@@ -216,18 +209,18 @@ def test_every_side_of_a_history_with_merges_is_kept(
         for branch in ("main", "x", "y", "z"):
             put(home, branch, number, branch=branch)
             made = commit(home, branch, message=f"{branch} {number!r}").id
-            contents[made] = readable(home, made)
+            contents[made] = bodies(home, made)
     if merged:
         for source, into in (("x", "y"), ("y", "z"), ("z", "main")):
             made = merge(home, source, into=into).id
-            contents[made] = readable(home, made)
+            contents[made] = bodies(home, made)
         for branch in ("x", "y", "z"):
             delete_branch(home, branch)
     if days is not None:
         store_retention(home, default_days=days)
     clock.advance(30 * DAY_S)
     collect_garbage(home, options=SOON)
-    assert {id: readable(home, id) for id in contents} == contents
+    assert {id: bodies(home, id) for id in contents} == contents
     logged = {made.id for name, _ in list_branches(home) for made in log(home, name)}
     assert contents.keys() <= logged
 
@@ -242,7 +235,7 @@ def test_hidden_branches_keep_their_objects(home: RepositoryContext, clock: Wall
     clock.advance(30 * DAY_S)
     collect_garbage(home, options=SOON)
     assert stored(home) == {committed, staged}
-    assert readable(home, "transaction") == {"a": b"one", "b": b"two"}
+    assert bodies(home, "transaction") == {"a": b"one", "b": b"two"}
 
 
 def test_sealed_tokens_keep_their_objects(home: RepositoryContext, clock: WallClock) -> None:
@@ -256,7 +249,7 @@ def test_sealed_tokens_keep_their_objects(home: RepositoryContext, clock: WallCl
     collect_garbage(home, options=SOON)
     assert stored(home) == {first, second}
     commit(home, "main", message="1")
-    assert readable(home, "main") == {"a": b"one", "b": b"two"}
+    assert bodies(home, "main") == {"a": b"one", "b": b"two"}
 
 
 def test_an_expired_commit_is_called_so_where_its_actions_cannot_be_read(clock: WallClock) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import lakebed.repo
 from lakebed import Table
-from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import ObjectStore, open_store
 from lakebed.reclaim.model import CollectionReport
 from lakebed.repo import CollectionOptions, ImportSource, Repository, RepositoryOptions
@@ -27,7 +27,7 @@ from lakebed.table.rows.rows import commit_changes
 from lakebed.table.write.write import BucketIndex, TableWriter
 from lakebed.table.write.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
-from worlds.errors import raises
+from worlds.errors import kind_of, raises
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
@@ -46,13 +46,6 @@ def in_a_task(store: Any, paths: list[str], *, writes: bool = False) -> TaskStor
     assert isinstance(store, EntryStore)
     shipped: TaskStore = pickle.loads(pickle.dumps(store.for_tasks(writes=writes)))
     return shipped.with_entries(store.entries(paths))
-
-
-def kind_of(act: Callable[[], Any]) -> str:
-    """The kind of the error that something ends with."""
-    with pytest.raises(LakebedError) as caught:
-        act()
-    return caught.value.kind
 
 
 def test_a_task_reads_what_it_was_given(repo: Repository, tmp_path: Path) -> None:

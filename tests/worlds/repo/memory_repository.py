@@ -32,6 +32,7 @@ from lakebed.repo.heads.write import delete, stage, stage_many
 from lakebed.repo.model.entry import decode_entry, new_address
 from lakebed.repo.model.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.model.options import RangeOptions, RepositoryOptions
+from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext, make_context
 from lakebed.repo.records.records import encode_record, new_token
 from lakebed.repo.references.branches import load_branch
@@ -247,6 +248,12 @@ def contents(home: RepositoryContext, reference: str) -> dict[str, str]:
     """What a reference shows: texts by path."""
     with at_reference(home, reference) as view:
         return _texts(view.rows(None, None))
+
+
+def bodies(home: RepositoryContext, reference: str) -> dict[str, bytes]:
+    """Every object at a reference, read."""
+    with at_reference(home, reference) as view:
+        return {entry.path: bytes(data.read(home, entry.entry)) for entry in view.list() if entry.entry is not None}
 
 
 def committed_contents(home: RepositoryContext, ref: MetarangeRef) -> dict[str, str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects import open_store
+from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.model.entry import encode_entry
 from lakebed.repo.model.model import Entry, MetarangeRef
@@ -27,6 +28,8 @@ TINY_RANGES: Final = RangeOptions(entry_count_min=1, raggedness=1, entry_count_m
 """One entry a range."""
 
 _numbers: Final = itertools.count()
+
+State = Mapping[bytes, bytes]
 
 
 @contextmanager
@@ -61,3 +64,25 @@ def read_state(committed: Committed, ref: MetarangeRef) -> dict[bytes, bytes]:
         for batch in committed.open(ref).rows()
         for path, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True)
     }
+
+
+def many(count: int, value: bytes = entry_value("x")) -> dict[bytes, bytes]:
+    """So many paths with the same entry."""
+    return {f"f/{number:06}".encode(): value for number in range(count)}
+
+
+def merge(committed: Committed, base: State, source: State, destination: State, **options: Any) -> MergeOutcome:
+    """Merge three dictionaries."""
+    return merge_metaranges(
+        committed,
+        base=write_state(committed, base),
+        source=write_state(committed, source),
+        destination=write_state(committed, destination),
+        **options,
+    )
+
+
+def merged(committed: Committed, outcome: MergeOutcome) -> dict[bytes, bytes]:
+    """The dictionary that came of a merge without conflicts."""
+    assert outcome.ref is not None
+    return read_state(committed, outcome.ref)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
 from lakebed.errors import OutcomeUnknown, Unavailable
 from lakebed.fleet.address import LOG_VARIABLE
@@ -18,7 +17,7 @@ from lakebed.fleet.log.client import HttpLog
 from lakebed.fleet.log.port import rows_of
 from lakebed.ids import new_uuid
 from worlds.fleet_storm import Storm
-from worlds.fleet_twins import TwinFleet, twins
+from worlds.fleet_twins import TwinFleet, health, twins
 from worlds.nats_cluster import DROPPED_SOCKETS, NatsCluster
 from worlds.postgresql import running_postgresql
 from worlds.waiting import HANG_S, pause, wait_until
@@ -47,11 +46,6 @@ def wait_for_progress(storm: Storm, *, bound_s: float = LONGEST_S) -> None:
         known.longest_s = 0.0
     storm.wait_for_progress(count=2, timeout_s=HANG_S)
     assert max(known.longest_s for known in storm.known) < bound_s
-
-
-def health(url: str) -> str:
-    """What a process says it is."""
-    return str(urllib3.request("GET", url + "/healthcheck", timeout=30, retries=False).json()["status"])
 
 
 def owner(local: TwinFleet, what: str) -> str:

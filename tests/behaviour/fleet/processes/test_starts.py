@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from lakebed.fleet.address import LOG_VARIABLE
 from lakebed.fleet.connect import connect
@@ -15,7 +14,7 @@ from lakebed.fleet.http_ports import HttpNode
 from lakebed.fleet.local import FleetSettings, LocalFleet, Part
 from lakebed.fleet.model import Policy
 from lakebed.objects.open import open_store
-from worlds.fleet_twins import TwinFleet
+from worlds.fleet_twins import TwinFleet, health
 from worlds.waiting import wait_until
 
 
@@ -31,11 +30,6 @@ class FleetAtOnce(TwinFleet):
                 self._await(part)
             if kind == "log":
                 self._variables = {LOG_VARIABLE: ",".join(part.url for part in parts)}
-
-
-def health(url: str) -> str:
-    """What a process says it is."""
-    return str(urllib3.request("GET", url + "/healthcheck", timeout=30, retries=False).json()["status"])
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from lakebed.repo.model.layout import range_path
 from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
-from worlds.repo.states import entry_value, open_committed, write_state
+from worlds.repo.states import entry_value, many, open_committed, write_state
 
 X, Y = entry_value("x"), entry_value("y")
 
@@ -40,11 +40,6 @@ def listed(
         assert batch.num_rows
         rows += [(row["path"], DiffKind(row["kind"]), row["left"], row["right"]) for row in batch.to_pylist()]
     return rows
-
-
-def many(count: int, value: bytes = X) -> dict[bytes, bytes]:
-    """So many paths with the same entry."""
-    return {f"f/{number:06}".encode(): value for number in range(count)}
 
 
 def changed(state: Mapping[bytes, bytes], **news: bytes | None) -> dict[bytes, bytes]:

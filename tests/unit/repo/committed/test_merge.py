@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,17 +11,26 @@ from lakebed.errors import Corruption, InvalidRequest, OutcomeUnknown, Unavailab
 from lakebed.lsm.cache import BlockCache
 from lakebed.repo.committed import merge as merging
 from lakebed.repo.committed import windows
-from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
+from lakebed.repo.committed.merge import merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.model.layout import range_path
 from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Fault, FaultyStore
 from worlds.errors import raises
-from worlds.repo.states import SMALL_RANGES, entry_value, open_committed, read_state, write_state
+from worlds.repo.states import (
+    SMALL_RANGES,
+    State,
+    entry_value,
+    many,
+    merge,
+    merged,
+    open_committed,
+    read_state,
+    write_state,
+)
 
 X, Y, Z = (entry_value(content) for content in "xyz")
-State = Mapping[bytes, bytes]
 
 
 @pytest.fixture
@@ -29,28 +38,6 @@ def committed() -> Iterator[Committed]:
     """A repository in memory, with small ranges."""
     with open_committed() as opened:
         yield opened
-
-
-def merge(committed: Committed, base: State, source: State, destination: State, **options: Any) -> MergeOutcome:
-    """Merge three dictionaries."""
-    return merge_metaranges(
-        committed,
-        base=write_state(committed, base),
-        source=write_state(committed, source),
-        destination=write_state(committed, destination),
-        **options,
-    )
-
-
-def merged(committed: Committed, outcome: MergeOutcome) -> dict[bytes, bytes]:
-    """The dictionary that came of a merge without conflicts."""
-    assert outcome.ref is not None
-    return read_state(committed, outcome.ref)
-
-
-def many(count: int, value: bytes = X) -> dict[bytes, bytes]:
-    """So many paths with the same entry."""
-    return {f"f/{number:06}".encode(): value for number in range(count)}
 
 
 def without(state: State, *numbers: int) -> dict[bytes, bytes]:

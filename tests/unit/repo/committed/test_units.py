@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import lakebed.kv
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
-from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.units import find_folders, folders_of, outermost, parse_root, roots_among
 from lakebed.repo.model.options import RangeOptions
@@ -21,13 +19,12 @@ from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
     entry_value,
+    merge,
+    merged,
     open_committed,
-    read_state,
-    write_state,
 )
 
 X, Y, Z = (entry_value(content) for content in "xyz")
-State = Mapping[bytes, bytes]
 
 MANIFEST = b"manifest/00000000000000000001.manifest"
 
@@ -43,23 +40,6 @@ def committed(request: pytest.FixtureRequest) -> Iterator[Committed]:
     """
     with open_committed(request.param) as opened:
         yield opened
-
-
-def merge(committed: Committed, base: State, source: State, destination: State, **options: Any) -> MergeOutcome:
-    """Merge three dictionaries."""
-    return merge_metaranges(
-        committed,
-        base=write_state(committed, base),
-        source=write_state(committed, source),
-        destination=write_state(committed, destination),
-        **options,
-    )
-
-
-def merged(committed: Committed, outcome: MergeOutcome) -> dict[bytes, bytes]:
-    """The dictionary that came of a merge without conflicts."""
-    assert outcome.ref is not None
-    return read_state(committed, outcome.ref)
 
 
 def a_table(root: bytes, snapshots: int, *, by: bytes = b"") -> dict[bytes, bytes]:
@@ -285,4 +265,7 @@ def test_without_units_paths_are_paths(committed: Committed) -> None:
     """A caller who knows that there are no roots can merge by path alone."""
     base = {**AROUND, **a_table(b"t/", 1)}
     source, destination = {**base, b"t/one": Y}, {**base, b"t/two": Z}
-    assert merged(committed, merge(committed, base, source, destination, units=False)) == {**source, b"t/two": Z}
+    assert merged(committed, merge(committed, base, source, destination, units=False)) == {
+        **source,
+        b"t/two": Z,
+    }
