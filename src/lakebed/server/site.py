@@ -208,6 +208,12 @@ class RepositoryCall(Call):
         self.principal = principal
 
     @property
+    def caller(self) -> Principal:
+        """The caller of an endpoint that is not public."""
+        assert self.principal is not None
+        return self.principal
+
+    @property
     def committer(self) -> str:
         """The committer of the caller's commits: the user, or else the access key."""
         return self.principal.name if self.principal is not None else ""

@@ -14,7 +14,7 @@ from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, check_table, may_see_database, may_see_table
 from lakebed.server.iceberg.catalog import ICEBERG_TAG, IcebergCatalog, load_reply
 from lakebed.server.iceberg.errors import ERRORS, namespace_not_found, table_not_found
-from lakebed.server.paimon.calls import caller_of, check_prefix, check_warehouse, name_of
+from lakebed.server.paimon.calls import check_prefix, check_warehouse, name_of
 from lakebed.server.paimon.pages import PageOf
 from lakebed.server.site import RepositoryCall
 
@@ -57,7 +57,7 @@ def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
     Raises `InvalidRequest` (``forbidden``) if the key may not see it; `NotFound`.
     """
     catalog, name = catalog_of(call), _join_levels(name_of(call, "namespace"))
-    check_database(caller_of(call), name)
+    check_database(call.caller, name)
     return catalog, name
 
 
@@ -82,10 +82,10 @@ def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
     if _SEPARATOR in namespace:
         parent, _, rest = namespace.partition(_SEPARATOR)
         namespace = _join_levels(namespace)
-        if not may_see_table(caller_of(call), namespace, table):
-            check_table(caller_of(call), parent, rest)
+        if not may_see_table(call.caller, namespace, table):
+            check_table(call.caller, parent, rest)
             raise table_not_found(namespace, table)
-    check_table(caller_of(call), namespace, table)
+    check_table(call.caller, namespace, table)
     call.subject = f"{namespace}.{table}"
     return catalog, namespace, table
 
@@ -118,7 +118,7 @@ async def get_config(call: RepositoryCall) -> Response:
 )
 def list_namespaces(call: RepositoryCall) -> Response:
     """List the namespaces that the access key may see: databases and repositories, or the branches of one."""
-    catalog, caller, parent = catalog_of(call), caller_of(call), call.query.get("parent") or None
+    catalog, caller, parent = catalog_of(call), call.caller, call.query.get("parent") or None
     if parent is None:
         names = {name for name in catalog.namespaces() if may_see_database(caller, name)}
         names |= {name for name in catalog.repositories() if may_see_database(caller, f"{name}.")}
@@ -159,7 +159,7 @@ async def has_namespace(call: RepositoryCall) -> Response:
 @ROUTES.add("GET", TABLES, "icebergListTables", needs="read", gives={200: dict}, parameters=_PAGE)
 def list_tables(call: RepositoryCall) -> Response:
     """List the tables of a namespace that the access key may see."""
-    (catalog, namespace), caller, levels = namespace_of(call), caller_of(call), _levels(call)
+    (catalog, namespace), caller, levels = namespace_of(call), call.caller, _levels(call)
 
     def row_of(name: str) -> dict[str, Any] | None:
         return {"namespace": levels, "name": name} if catalog.has_table(namespace, name) else None

@@ -19,7 +19,6 @@ from lakebed.http.openapi import Service, describe
 from lakebed.http.pages import AMOUNT_MAX
 from lakebed.http.replies import json
 from lakebed.server.auth import check_database, check_table
-from lakebed.server.keys import Principal
 from lakebed.server.paimon.catalog import PaimonCatalog
 from lakebed.server.site import RepositoryCall
 
@@ -74,12 +73,6 @@ async def refuse_path(call: RepositoryCall) -> Response:
     )
 
 
-def caller_of(call: RepositoryCall) -> Principal:
-    """The caller; every route but that of unknown paths has one."""
-    assert call.principal is not None
-    return call.principal
-
-
 def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCatalog, str]:
     """The catalog, and the name of the database in the path; also for the audit log.
 
@@ -89,7 +82,7 @@ def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCat
     Raises `InvalidRequest` (``forbidden``) if the key may not see it.
     """
     catalog, database = catalog_of(call), name_of(call, "database")
-    check_database(caller_of(call), database, whole=whole)
+    check_database(call.caller, database, whole=whole)
     call.subject = database
     return catalog, database
 
@@ -106,7 +99,7 @@ def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
 
 def check_named(call: RepositoryCall, database: str, object_name: str) -> None:
     """Refuse a key that may not see a table, which may be named with a branch; names it for the audit log."""
-    check_table(caller_of(call), database, object_name.partition("$")[0])
+    check_table(call.caller, database, object_name.partition("$")[0])
     call.subject = f"{database}.{object_name}"
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, may_see_database
-from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, caller_of, catalog_of, check_warehouse, database_of
+from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, catalog_of, check_warehouse, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
 from lakebed.server.paimon.errors import ERRORS
 from lakebed.server.paimon.pages import PageOf, pattern_of
@@ -45,7 +45,7 @@ async def get_config(call: RepositoryCall) -> Response:
 @ROUTES.add("GET", DATABASES, "paimonListDatabases", needs="read", gives={200: dict}, parameters=PAGE)
 def list_databases(call: RepositoryCall) -> Response:
     """List the databases that the access key may see."""
-    catalog, page, caller = catalog_of(call), PageOf.asked(call, _PATTERN), caller_of(call)
+    catalog, page, caller = catalog_of(call), PageOf.asked(call, _PATTERN), call.caller
     matches = pattern_of(call.query.get(_PATTERN))
     names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
     rows, following = page.cut(names, lambda name: name)
@@ -56,7 +56,7 @@ def list_databases(call: RepositoryCall) -> Response:
 async def create_database(call: RepositoryCall, body: DatabaseCreation) -> Response:
     """Create a database."""
     catalog = catalog_of(call)
-    check_database(caller_of(call), body.name, whole=True)
+    check_database(call.caller, body.name, whole=True)
     call.subject = body.name
     now_ms = call.serving.environment.clock.now_ms()
     await call.quick(catalog.create_database, body.name, body.options or {}, by=call.committer, now_ms=now_ms)

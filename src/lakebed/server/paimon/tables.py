@@ -18,7 +18,6 @@ from lakebed.server.paimon.calls import (
     PAGE,
     TABLE,
     TABLES,
-    caller_of,
     catalog_of,
     check_named,
     database_of,
@@ -85,7 +84,7 @@ def _describe(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any
 
 
 def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, str, str], Any]) -> Response:
-    (catalog, database), caller = database_of(call), caller_of(call)
+    (catalog, database), caller = database_of(call), call.caller
     page = PageOf.asked(call, _PATTERN, "tableType")
     matches = pattern_of(call.query.get(_PATTERN))
     is_other_type = call.query.get("tableType", "table") not in ("", "table")
@@ -135,7 +134,7 @@ def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, A
 )
 def list_all_tables(call: RepositoryCall) -> Response:
     """List the tables of all databases that the access key may see."""
-    catalog, caller, page = catalog_of(call), caller_of(call), PageOf.asked(call, "databaseNamePattern", _PATTERN)
+    catalog, caller, page = catalog_of(call), call.caller, PageOf.asked(call, "databaseNamePattern", _PATTERN)
     in_database = pattern_of(call.query.get("databaseNamePattern"))
     matches = pattern_of(call.query.get(_PATTERN))
 

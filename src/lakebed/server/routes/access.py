@@ -39,8 +39,7 @@ async def login(call: RepositoryCall, body: LoginInformation) -> AuthenticationT
 @ACCESS.add("GET", "/user", "getCurrentUser", needs="read")
 async def get_current_user(call: RepositoryCall) -> CurrentUser:
     """Get the user of the request; of an access key that is no user's, the access key."""
-    principal = call.principal
-    assert principal is not None
+    principal = call.caller
     return CurrentUser(User(principal.name, principal.created_at_ms // 1000, friendly_name=principal.name))
 
 

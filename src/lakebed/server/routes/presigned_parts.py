@@ -91,9 +91,8 @@ async def copy_part(call: RepositoryCall, body: UploadPartCopyFrom) -> Response:
     number = _number(call)
     context, upload_id, raw = await _open(call, body.physical_address)
     source = body.copy_source
-    assert call.principal is not None
-    if call.principal.grants is None:  # of a user the permissions that the body needs are checked
-        check_role(call.principal, needed="read", repository=source.repository)
+    if call.caller.grants is None:  # of a user the permissions that the body needs are checked
+        check_role(call.caller, needed="read", repository=source.repository)
     origin = await call.context(name=source.repository)
 
     def store() -> Entry:
@@ -186,10 +185,9 @@ async def _sign(
     """URLs for parts of an upload."""
     if not numbers:
         return []
-    assert call.principal is not None
     expires_at_s = context.now_ms() // 1000 + call.site.options.presigned_lifetime_s
     holder: Principal
-    holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
+    holder, salt = await call.quick(call.site.keys.holder, call.caller.id)
     urls = []
     for number in numbers:
         permitted = (context.name, call.path["branch"], call.required("path"), upload_id, str(number), holder.id)

@@ -44,8 +44,7 @@ async def get_repository(call: RepositoryCall) -> RepositoryRow:
 )
 async def list_repositories(call: RepositoryCall) -> Response:
     """List the repositories that the access key may see."""
-    search, principal, repositories = call.query.get("search", ""), call.principal, call.site.repositories
-    assert principal is not None
+    search, principal, repositories = call.query.get("search", ""), call.caller, call.site.repositories
     return await call.list_page(
         lambda page: (
             context_of(repository)
@@ -76,11 +75,10 @@ async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> R
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     _check_namespace(body.storage_namespace)
-    assert call.principal is not None
-    if call.principal.grants is None:  # of a user the permissions that the body needs are checked
-        check_role(call.principal, needed="write", repository=body.name)
+    if call.caller.grants is None:  # of a user the permissions that the body needs are checked
+        check_role(call.caller, needed="write", repository=body.name)
     if call.flag("bare"):
-        check_bare(call.principal)
+        check_bare(call.caller)
     call.subject = body.name
     made = await call.quick(
         call.site.repositories.create,

@@ -54,8 +54,7 @@ async def get_physical_address(call: RepositoryCall) -> StagingLocation:
     if call.site.signs:
         address, url = await call.quick(data.sign_put, context, expires_in_s=expires_in_s)
     else:
-        assert call.principal is not None
-        holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
+        holder, salt = await call.quick(call.site.keys.holder, call.caller.id)
         address = new_address(context.environment)
         uid = context.record.uid  # a repository of the same name that is made later is another one
         signature = call.site.signer.sign(uid, path, address, holder.id, salt, expires_at_s=expires_at_s)

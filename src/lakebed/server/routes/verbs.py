@@ -57,8 +57,7 @@ def _author(call: RepositoryCall, named: str | None) -> str:
     """The author of a change: the access key, unless an administrator names another."""
     if not named or named == call.committer:
         return call.committer
-    assert call.principal is not None
-    if not call.principal.may("admin"):
+    if not call.caller.may("admin"):
         raise forbidden(
             f"The access key {call.committer} may not name {named!r} as the author: leave it out, or use a key with "
             "the role admin."
@@ -92,8 +91,7 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
 
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
-        principal, catalog = call.principal, local_catalog(call.site.repositories)
-        assert principal is not None
+        principal, catalog = call.caller, local_catalog(call.site.repositories)
         if kind.changes:
             check_role(principal, needed=kind.role, repository=call.subject)
         if isinstance(verb, CreateRepository) and verb.bare:

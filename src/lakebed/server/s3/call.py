@@ -155,12 +155,6 @@ class S3Call(RepositoryCall):
         for permission in needs.of_request(names, {}):
             self.check(permission)
 
-    @property
-    def caller(self) -> Principal:
-        """The caller; every request is signed."""
-        assert self.principal is not None
-        return self.principal
-
     def number(self, name: str, *, default: int, high: int) -> int:
         """A number of the query from 0; a larger one than `high` counts as that. Raises ``InvalidArgument``."""
         text = self.pairs.get(name)
