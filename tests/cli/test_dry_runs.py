@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
@@ -147,3 +148,14 @@ def test_a_dry_collection_of_a_repository_owns_nothing(cli: Cli, home: str) -> N
     with lakebed.repo.open_all(home):
         report = cli("repo", "collect", home, "ops", "--dry-run")
         assert (report.code, report.err) == (0, "")
+
+
+@pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
+def test_rows_that_no_delete_removes(cli: Cli, tmp_path: Path, engine: str) -> None:
+    """Where the merge engine takes no deletes, a dry run does not promise some."""
+    columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    options = {"merge-engine": engine}
+    table = lakebed.open(tmp_path).create_table("t", columns, primary_keys="id", options=options)
+    table.upsert(pa.table({"id": [1], "v": [1]}))
+    words = ("table", "delete", tmp_path, "t", "--where", "id = 1")
+    check(cli, *words, code=exits.USAGE, says=f"merges rows by the engine {engine!r}")

@@ -20,6 +20,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.table.changes.incremental import TableDiff
 from lakebed.table.codec.python_values import python_rows
+from lakebed.table.engines.registry import check_deletes
 from lakebed.table.model.model import Snapshot
 from lakebed.table.model.options import DELETION_VECTORS
 from lakebed.table.model.predicate_text import parse_predicate
@@ -197,6 +198,8 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
     def run(self) -> None:
         opened = self.open_branch()
         predicate = parse_predicate(self.where)
+        if opened.schema.primary_keys:
+            check_deletes(opened.schema, "delete rows", removes=True)
         if self.dry_run:
             number = scan_snapshot(opened.context, opened.latest(), merges_new=True, where=predicate).count()
             self.result(

@@ -65,7 +65,7 @@ def test_an_overtaken_write_is_newer_than_what_was_there_before_it(name: str, co
     table.upsert(rows({"theirs": 5}, filler=20))
     if compacts:
         table.compact(full=True)
-    snapshot = commit_changes(table.context, changes, are_own=True)
+    snapshot = commit_changes(table.context, changes)
     expected = {"id": 1, "mine": value, "theirs": 5, "at": 1}
     if name == "first-row":
         expected["theirs"] = None  # type: ignore[assignment]
@@ -74,6 +74,23 @@ def test_an_overtaken_write_is_newer_than_what_was_there_before_it(name: str, co
     assert row_of(table) == expected
     assert table.read(version=snapshot.id).num_rows == 21
     assert table.collect(dry_run=True, grace_ms=0).deleted_count == 0, "files that were written anew are deleted"
+
+
+@pytest.mark.parametrize("options", [{}, {"changelog-producer": "input"}, VECTORS, {"bucket": "-1"}])
+def test_the_row_that_is_committed_last_is_the_newest(options: dict[str, str]) -> None:
+    """All rows of an overtaken batch are, and what `changes` tells of it is in the table."""
+    table = create(options)
+    writer = new_writer(table.context.look())
+    writer.write(pa.table({"id": [1, 2], "mine": [9, 9], "theirs": [9, 9], "at": [9, 9]}))
+    changes = writer.finish()
+    table.upsert(pa.table({"id": [2, 1], "mine": [2, 2], "theirs": [2, 2], "at": [2, 2]}))
+    newest = commit_changes(table.context, changes).id
+    expected = [{"id": key, "mine": 9, "theirs": 9, "at": 9} for key in (1, 2)]
+    assert table.read().sort_by("id").to_pylist() == expected
+    told = table.changes(newest - 1, newest).drop_columns(["_row_kind"])
+    assert told.sort_by("id").to_pylist() == expected
+    table.compact(full=True)
+    assert table.read().sort_by("id").to_pylist() == expected
 
 
 def test_the_row_that_was_first_to_be_seen_stays() -> None:
@@ -128,7 +145,7 @@ def test_buckets_that_are_overtaken_one_after_the_other() -> None:
     changes = writer.finish()
     table.upsert(write("theirs", 5, 0))
     store = Between(inner, kind="put", prefix="manifest/", happens=lambda: table.upsert(write("theirs", 6, 1)))
-    commit_changes(Table.open(store, name="t").context, changes, are_own=True)
+    commit_changes(Table.open(store, name="t").context, changes)
     assert store.happened
     table.compact(full=True)
     rows_of_parts = sorted(table.read().to_pylist(), key=lambda row: row["part"])

@@ -106,7 +106,10 @@ def test_changes_by_a_predicate_see_rows_that_no_compaction_has_seen() -> None:
 
 
 def test_a_writer_of_an_older_version_loses_by_sequence_numbers() -> None:
-    """A row with a lower sequence number than a compacted one is left out, as a merge would leave it out."""
+    """A row with a lower sequence number than a compacted one is left out, as a merge would leave it out.
+
+    An append gets later numbers then, and what other clients commit does not.
+    """
     table = new_table()
     writer = new_writer(table.context)
     writer.write(rows({1: 11, 5000: 1}))
@@ -114,7 +117,7 @@ def test_a_writer_of_an_older_version_loses_by_sequence_numbers() -> None:
     table.upsert(rows({n: -n for n in range(3)} | {6000: 1}))
     table.upsert(rows({n: -n for n in range(4)}))
     table.compact()
-    commit_changes(table.context, late, options={})
+    commit_changes(table.context, late, kind="OVERWRITE", options={})
     table.compact()
     assert values_of(table) == OLD | {n: -n for n in range(4)} | {6000: 1, 5000: 1}
     sound(table)

@@ -59,6 +59,11 @@ GUARANTEES = [
         "behaviour/table/test_late_rows.py::test_a_write_that_a_compaction_under_way_does_not_see",
     ),
     Guarantee(
+        "A batch that others overtook is the newest for all of its keys, and what `changes` tells of it is so.",
+        returns(late_rows.number_after, None),
+        "behaviour/table/test_late_rows.py::test_the_row_that_is_committed_last_is_the_newest",
+    ),
+    Guarantee(
         "A delete that no merge could take back is refused, so that the table stays readable.",
         returns(partial_update.PartialUpdate.check_retracts, None),
         "unit/table/test_engines.py::test_a_delete_that_no_merge_could_take_back_is_not_written",

@@ -695,8 +695,8 @@ class _Commit:
         discard(self.branch.store, unused)
 
     def _discard_overtaken(self) -> None:
-        """Delete the files of this commit's own whose rows were numbered anew."""
-        if self.request.own and self.renumberings:
+        """Delete the files whose rows were numbered anew: the change is committed, so no later try can need them."""
+        if self.renumberings:
             pairs = zip(self.request.changes, self.changes, strict=True)
             overtaken = [replace(before, changelog=()) for before, now in pairs if now is not before]
             discard_changes(self.branch, overtaken)

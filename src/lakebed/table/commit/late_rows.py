@@ -1,10 +1,13 @@
 """Rows of a change that another commit has overtaken get later sequence numbers.
 
 Owns: `number_after`. A writer numbers its rows after those of the version that it began with. When others commit first,
-their rows have the same numbers, or higher ones. Engines whose row of a key comes from several rows, or from the oldest
-one, must not merge by such numbers: a compaction gives what it merges the number of the newest part, and a row that is
-numbered below that would count as older than all parts, also than those that were there when its writer began. So the
-files of such rows are written anew, with numbers above all that are there.
+their rows have the same numbers, or higher ones. Merged by such numbers, rows would not be what their commits say:
+
+- A batch would be the newest for some keys and not for others, and `changes` would tell of rows that no version has.
+- A compaction gives what it merges the number of the newest part. A row that is numbered below that would count as
+  older than all parts, also than those that were there when its writer began.
+
+So the files of such rows are written anew, with numbers above all that are there.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from lakebed.table.write.write import BucketIndex
 from lakebed.table.write.write_settings import file_settings
 
 _GAP_BITS: Final = 10
-_GAP_BITS_MAX: Final = 40
+_GAP_MAX: Final = 1 << 40
 
 
 def number_after(
@@ -42,8 +45,8 @@ def number_after(
     Args:
         branch: has seen the newest schema.
         changes: bring files to level 0 and delete none.
-        times: how often the same rows were numbered anew before. Each time more numbers are left out below them, so
-            that a change whose files take long to write is overtaken less and less.
+        times: how often the same rows were numbered anew before. Numbers are left out below them, more for more rows,
+            and each time more: so a change whose files take long to write is not overtaken again and again.
         note: called with the paths of new files.
 
     Cost: none when nothing was overtaken; else each file of an overtaken bucket is read and written, one by one.
@@ -51,17 +54,16 @@ def number_after(
     if not branch.schema.primary_keys or not engine_of(branch.schema).follows_commits:
         return None
     index = BucketIndex(branch.manifests.live_entries(head))
-    least: dict[tuple[bytes, int], int] = {}
+    files: dict[tuple[bytes, int], list[DataFile]] = {}
     for change in changes:
-        bucket = change.partition, change.bucket
-        for file in change.added:
-            least[bucket] = min(file.min_sequence_number, least.get(bucket, file.min_sequence_number))
-    gap = 1 << min(_GAP_BITS * times, _GAP_BITS_MAX)
-    shifts = {
-        bucket: free - number + gap
-        for bucket, number in least.items()
-        if number < (free := index.next_sequence(*bucket))
-    }
+        files.setdefault((change.partition, change.bucket), []).extend(change.added)
+    shifts: dict[tuple[bytes, int], int] = {}
+    for bucket, added in files.items():
+        least = min((file.min_sequence_number for file in added), default=None)
+        free = index.next_sequence(*bucket)
+        if least is not None and least < free:
+            gap = min(sum(file.row_count for file in added) << _GAP_BITS * min(times, 4), _GAP_MAX)
+            shifts[bucket] = free - least + gap
     if not shifts:
         return None
     return [

@@ -34,7 +34,6 @@ class Deduplicate(MergeEngine):
     deletes: ClassVar = Deletes.REMOVE
     replaces_rows: ClassVar = True
     keeps_levels_apart: ClassVar = False
-    follows_commits: ClassVar = False
 
     @classmethod
     def of(cls, schema: TableSchema) -> Deduplicate:
@@ -42,6 +41,10 @@ class Deduplicate(MergeEngine):
 
     def merges_apart(self, *, with_deletes: bool) -> bool:
         return True
+
+    @property
+    def follows_commits(self) -> bool:
+        return self.order is None
 
     @property
     def drops_deletes(self) -> bool:

@@ -71,11 +71,7 @@ class MergeEngine(Protocol):
 
     @property
     def follows_commits(self) -> bool:
-        """Whether rows must be merged in the order of their commits, and not only in some order of those at one time.
-
-        A row that survives as it is may lie anywhere among the rows of writers at the same time. A row that is made of
-        several, or that stays because it was there first, may not.
-        """
+        """Whether rows must be merged in the order of their commits: no value of theirs decides, and it matters."""
 
     def optional(self, given: frozenset[str]) -> frozenset[str]:
         """Columns that rows with the columns `given` may lack: nulls there change no value; by default none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.engine import Deletes, MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
 from lakebed.table.model.changelog_options import check_producer
 from lakebed.table.model.model import TableSchema
@@ -65,6 +65,13 @@ MERGE_OPTIONS: Final = (
     AGGREGATION_REMOVE_ON_DELETE.name,
 )
 """Options that change which rows of a key survive. `KnownEngine.accepts` has those that an engine implements."""
+
+
+_NO_DELETES: Final = {
+    Deletes.REFUSED: "which takes no deletes",
+    Deletes.IGNORE: "and ignores deletes (option ignore-delete)",
+    Deletes.RETRACT: "where a delete takes values back and leaves the row (write with deletes= does that)",
+}
 
 
 def engine_name(options: Mapping[str, str]) -> str:
@@ -182,6 +189,29 @@ def with_mergeable_columns(schema: TableSchema) -> TableSchema:
     if schema.primary_keys and engine_name(schema.options) in ENGINES:
         engine_of(schema)
     return schema
+
+
+def check_deletes(schema: TableSchema, verb: str, *, removes: bool) -> None:
+    """Refuse deletes that the merge engine does not take.
+
+    Args:
+        verb: what is refused, for the message.
+        removes: also deletes that leave the row.
+
+    Raises `InvalidRequest`: kinds ``no_primary_key``, ``unsupported_delete``.
+    """
+    if not schema.primary_keys:
+        raise InvalidRequest(
+            f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
+        )
+    does = engine_of(schema).deletes
+    if does is Deletes.REMOVE or (does is not Deletes.REFUSED and not removes):
+        return
+    raise InvalidRequest(
+        f"Cannot {verb}: the table merges rows by the engine {engine_name(schema.options)!r}, "
+        f"{_NO_DELETES[does]}; overwrite the table or its partitions instead.",
+        kind="unsupported_delete",
+    )
 
 
 def option_prefixes(options: Mapping[str, str]) -> tuple[str, ...]:

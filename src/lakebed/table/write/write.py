@@ -6,8 +6,7 @@ Invariants:
 - Every file of a primary-key table is sorted by key and holds a key once: the table's merge engine merges the rows of
   a batch.
 - Sequence numbers of a bucket continue after the highest one in the writer's base snapshot. Two writers with the same
-  base may use the same numbers: their upserts of one key are ordered by sequence number, then by commit; neither commit
-  fails. Engines that this would mislead have the later commit's rows numbered anew (`lakebed.table.commit.late_rows`).
+  base may use the same numbers; the commit that comes second numbers its rows anew (`lakebed.table.commit.late_rows`).
 - Files are durable when `finish` returns; only the commit references them.
 - A writer that fails deletes its files and is closed.
 """
@@ -34,7 +33,7 @@ from lakebed.table.codec.index_manifest import IndexEntry
 from lakebed.table.engines.engine import Deletes, MergeEngine
 from lakebed.table.engines.key_rows import is_retract, kinds_of
 from lakebed.table.engines.merge import KeyGroups, encode_keys, group_by_key, is_strictly_increasing
-from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.engines.registry import check_deletes, engine_of
 from lakebed.table.engines.sequence import sequence_codes
 from lakebed.table.files.bucket import bucket_of, key_hashes
 from lakebed.table.files.data_file import FileSettings, RollingWriter
@@ -55,12 +54,6 @@ SHARE_BYTES_MIN = 12 * 1024 * 1024
 SHARES_MAX = 4
 """Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once, each of at least
 `SHARE_BYTES_MIN` Arrow bytes: one core encodes one file, and most of the time is compression."""
-
-_NO_DELETES = {
-    Deletes.REFUSED: "which takes no deletes",
-    Deletes.IGNORE: "and ignores deletes (option ignore-delete)",
-    Deletes.RETRACT: "where a delete takes values back and leaves the row (write with deletes= does that)",
-}
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -181,7 +174,7 @@ class TableWriter:
         Raises `InvalidRequest`: no primary-key table, or the rows do not hold every key column.
         """
         with self._abandon_on_error():
-            self._require_deletes("delete by key", removes=True)
+            check_deletes(self._schema, "delete by key", removes=True)
             for part in _parts(keys):
                 rows = conform_keys(part, schema=self._schema)
                 self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
@@ -227,7 +220,7 @@ class TableWriter:
         if deletes is None:
             rows = conform(part, schema=self._schema)
             return rows, np.full(rows.num_rows, INSERT_KIND, np.int8)
-        self._require_deletes(f"write with deletes={deletes!r}", removes=False)
+        check_deletes(self._schema, f"write with deletes={deletes!r}", removes=False)
         mask = boolean_mask(part, column=deletes)
         part = cast_columns(part, schema=self._schema)
         if engine_of(self._schema).deletes is Deletes.IGNORE:
@@ -441,21 +434,6 @@ class TableWriter:
     def _group(self, partition: tuple[bytes, str], bucket: int, positions: Int64s | None, row_count: int) -> _Group:
         key, folder = partition
         return _Group(key, bucket_folders((folder,), bucket)[0], bucket, positions, row_count)
-
-    def _require_deletes(self, verb: str, *, removes: bool) -> None:
-        """Refuse deletes that the merge engine does not take; with `removes` also those that leave the row."""
-        if not self._schema.primary_keys:
-            raise InvalidRequest(
-                f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
-            )
-        does = engine_of(self._schema).deletes
-        if does is Deletes.REMOVE or (does is not Deletes.REFUSED and not removes):
-            return
-        raise InvalidRequest(
-            f"Cannot {verb}: the table merges rows by the engine {engine_name(self._schema.options)!r}, "
-            f"{_NO_DELETES[does]}; overwrite the table or its partitions instead.",
-            kind="unsupported_delete",
-        )
 
 
 def _rows_of(rows: pa.Table, group: _Group) -> pa.Table:
