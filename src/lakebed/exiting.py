@@ -74,7 +74,7 @@ def free_before_exit(resource: object) -> None:
     """Let the end of the interpreter wait until an object is freed.
 
     Args:
-        held: given to threads of Arrow's, and to nothing that outlives the caller.
+        resource: given to threads of Arrow's, and to nothing that outlives the caller.
 
     Cost: 1 us.
     """

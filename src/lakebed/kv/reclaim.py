@@ -219,13 +219,13 @@ def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign
     """What of a destroyed database may go: all but its tombstone.
 
     Args:
-        found: listed before `manifest` was found to be the newest.
+        objects: listed before `manifest` was found to be the newest.
         manifest: the newest, of the destroyed database.
         foreign: folders and objects below the database's that are not its own; they are only named.
 
     Returns:
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
-        can continue here; so do markers of the boundary, which `found` does not hold.
+        can continue here; so do markers of the boundary, which `objects` does not hold.
     """
     doomed: list[Deletable] = []
     kept: Counter[str] = Counter()

@@ -229,7 +229,7 @@ def with_paths_of(
     Args:
         onto: all other paths are as here.
         source: the chosen ones are as here, or gone when they are not here.
-        chosen: half-open ranges, sorted and disjoint.
+        intervals: half-open ranges, sorted and disjoint.
 
     Cost: reads the ranges in which the two differ, and writes what changes.
     """

@@ -26,10 +26,9 @@ from lakebed.spark.dataframe.reading import read_splits
 from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.shipping import ship, split_bytes, split_files
 from lakebed.spark.plan.types import arrow_schema_of
-from lakebed.spark.tasks.committing import NOT_COMMITTED, WRITTEN_AGAIN, check_committed, commit_changes
+from lakebed.spark.tasks.committing import WRITTEN_AGAIN, check_committed, commit_changes, discarding
 from lakebed.spark.tasks.tasks import changes_of_units, collect_changes
 from lakebed.spark.tasks.write_tasks import distribute, write_task
-from lakebed.table.branch.discard import discard_changes
 from lakebed.table.branch.earlier_commits import find_commit
 from lakebed.table.commit.commit import Basis, CommitOptions
 from lakebed.table.engines.sequence import delete_columns, sequence_order
@@ -394,10 +393,9 @@ def _run(
             placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
             changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
         try:
-            return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
+            with discarding(table, changes):
+                return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
         except Conflict as lost:
-            if lost.kind in NOT_COMMITTED:
-                discard_changes(table.context, changes)
             if tries == _TRIES_MAX or lost.kind not in (("index_changed",) if basis else WRITTEN_AGAIN):
                 raise
 

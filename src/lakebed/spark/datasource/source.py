@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 import lakebed
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import InvalidRequest
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.plan.carried import transfer_schema
 from lakebed.spark.plan.change_rows import change_fields
@@ -45,9 +45,8 @@ from lakebed.spark.plan.types import arrow_schema_of, spark_schema
 from lakebed.spark.streams.source_options import PINNED, check_options, flag, number, open_table, without_frames
 from lakebed.spark.streams.stream_commits import APPLICATION, CHECKPOINT, user_of
 from lakebed.spark.streams.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
-from lakebed.spark.tasks.committing import NOT_COMMITTED, commit_changes
+from lakebed.spark.tasks.committing import commit_changes, discarding
 from lakebed.spark.tasks.write_tasks import WriteTask, write_task
-from lakebed.table.branch.discard import discard_changes
 from lakebed.table.branch.travel import resolve
 from lakebed.table.model.model import Snapshot
 from lakebed.table.model.predicate_text import parse_predicate
@@ -290,12 +289,8 @@ class LakebedWriter(DataSourceArrowWriter):
         """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `commit_changes`."""
         table = open_table(self._options)
         changes = accept_results(table, self._task, messages)
-        try:
+        with discarding(table, changes):
             commit_changes(table, changes, options={}, overwrite=self._overwrite)
-        except Conflict as lost:
-            if lost.kind in NOT_COMMITTED:
-                discard_changes(table.context, changes)
-            raise
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what a failed job wrote. After a commit that failed, nothing: its snapshot may be there."""

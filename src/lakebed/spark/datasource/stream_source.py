@@ -27,7 +27,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lakebed.errors import Conflict
 from lakebed.spark.datasource.source import pack_as
 from lakebed.spark.datasource.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.plan.carried import transfer_schema
@@ -36,9 +35,8 @@ from lakebed.spark.plan.plan import plan_readers
 from lakebed.spark.plan.shipping import ship
 from lakebed.spark.streams.source_options import open_table
 from lakebed.spark.streams.stream_commits import commit_batch
-from lakebed.spark.tasks.committing import NOT_COMMITTED
+from lakebed.spark.tasks.committing import discarding
 from lakebed.spark.tasks.write_tasks import WriteTask
-from lakebed.table.branch.discard import discard_changes
 from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.model.model import TableSchema
@@ -180,12 +178,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         table = open_table(self._options)
         changes = accept_results(table, self._task, messages)
         overwrite = Overwrite() if self._replaces else None
-        try:
+        with discarding(table, changes):
             commit_batch(table, changes, user=self._user, batch_id=batchId, overwrite=overwrite)
-        except Conflict as lost:
-            if lost.kind in NOT_COMMITTED:
-                discard_changes(table.context, changes)
-            raise
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete what a failed batch wrote. After a commit that failed, nothing: its snapshot may be there."""

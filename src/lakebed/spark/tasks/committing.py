@@ -5,7 +5,8 @@ Owns: the one commit, and the check that a branch still has its files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -13,7 +14,7 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict
 from lakebed.repo.objects.task_store import EntryStore
 from lakebed.table.branch.candidates import paths_of
-from lakebed.table.branch.discard import paths_written
+from lakebed.table.branch.discard import discard_changes, paths_written
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.commit.commit import Basis, CommitOptions
 from lakebed.table.files.placement import Placement
@@ -28,7 +29,7 @@ BRANCH_MOVED: Final = "branch_moved"
 WRITTEN_AGAIN: Final = ("index_changed", "schema_changed")
 """Kinds of the conflicts after which the same rows can be written again: by the newest schema and its buckets."""
 
-NOT_COMMITTED: Final = ("rows_changed", *WRITTEN_AGAIN)
+_NOT_COMMITTED: Final = ("rows_changed", *WRITTEN_AGAIN)
 """Kinds of the conflicts after which the files of a job are of no use: nothing was committed."""
 
 
@@ -56,6 +57,17 @@ def commit_changes(
     else:
         check_there(table, changes)
     return snapshot
+
+
+@contextmanager
+def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
+    """Delete the files of a job whose commit, in the block, meets a conflict after which they are of no use."""
+    try:
+        yield
+    except Conflict as lost:
+        if lost.kind in _NOT_COMMITTED:
+            discard_changes(table.context, changes)
+        raise
 
 
 def check_there(table: Table, changes: Sequence[BucketChange]) -> None:

@@ -202,7 +202,7 @@ def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
     live file an orphan.
 
     Args:
-        found: `FILES`, listed before what is used was computed.
+        files: `FILES`, listed before what is used was computed.
     """
     old, listed = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
     remaining, names = old, names_of(old["path"])

@@ -280,7 +280,6 @@ def commit_or_discard(
 
     Args:
         schema_id: as of `CommitRequest`.
-        others: as of `commit_changes`.
     """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = branch.snapshots.latest()
