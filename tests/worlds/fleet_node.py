@@ -239,6 +239,11 @@ class Fleet:
         mine += zip(range(last - rows + 1, last + 1), names, values, strict=True)
         return last
 
+    def ingest(self, node: Node, timeline: str = MAIN, rows: int = 10, keys: int = 40) -> None:
+        """Random puts and deletes, which a node has read when this returns."""
+        self.append(timeline, rows, keys)
+        node.ingest_once(TENANT)
+
     def work(self, name: str = "a", *, rounds: int = 200) -> None:
         """Run steps until nothing is due."""
         node = self.nodes[name]

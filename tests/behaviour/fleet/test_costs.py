@@ -79,8 +79,7 @@ def test_a_commit_puts_a_deadlist_when_something_died(counted: Counted) -> None:
     fleet = counted.fleet
     node = fleet.nodes["a"]
     for _ in range(3):
-        fleet.append(rows=5)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=5)
         node.checkpoint(TENANT)
     node.compact(TENANT, MAIN)
     with counted.cost() as cost:

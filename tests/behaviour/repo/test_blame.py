@@ -12,7 +12,7 @@ from lakebed.repo.references.commits import load_commit
 from lakebed.repo.references.refs import resolve_commit
 from worlds.errors import raises
 from worlds.repo.memory_repository import committed_contents, put, remove
-from worlds.repo.operations import commit, merge
+from worlds.repo.operations import commit, commit_text, merge
 
 
 def blamed(home: RepositoryContext, ref: str, *paths: str) -> dict[str, str]:
@@ -23,15 +23,12 @@ def blamed(home: RepositoryContext, ref: str, *paths: str) -> dict[str, str]:
 def test_the_last_commit_that_changed_a_path_is_named(home: RepositoryContext) -> None:
     """Through changes elsewhere, a delete and a return, and a merge, which is not blamed for what it brought."""
     for message, path, text in (("one", "a", "1"), ("two", "b", "1"), ("three", "a", "2"), ("four", "c", "1")):
-        put(home, "main", path, text)
-        commit(home, "main", message=message)
+        commit_text(home, "main", path, text, message=message)
     remove(home, "main", "b")
     commit(home, "main", message="gone")
-    put(home, "main", "b", "1")
-    commit(home, "main", message="back")
+    commit_text(home, "main", "b", "1", message="back")
     create_branch(home, "dev", source="main~3")
-    put(home, "dev", "d", "1")
-    commit(home, "dev", message="elsewhere")
+    commit_text(home, "dev", "d", "1", message="elsewhere")
     merge(home, "dev", into="main", message="merged")
     assert blamed(home, "main", "d", "a", "b", "c") == {"d": "elsewhere", "a": "three", "b": "back", "c": "four"}
     assert list(blamed(home, "main", "d", "a")) == ["d", "a"]

@@ -44,7 +44,7 @@ from lakebed.testing.faulty import Crashed
 from worlds.errors import refused
 from worlds.key_value_wrapper import Rival
 from worlds.repo.memory_repository import MemoryRepository, Trap, contents, open_context, put
-from worlds.repo.operations import commit
+from worlds.repo.operations import commit, commit_text
 
 DAY_S = 86_400
 
@@ -84,8 +84,7 @@ def test_a_deleted_prefix_is_committed_though_nothing_else_is_staged(home: Repos
 
 def test_a_branch_begins_with_the_commit_of_its_source(home: RepositoryContext) -> None:
     """What is staged on the source is not in the new branch, and afterwards the two do not meet."""
-    put(home, "main", "a", "1")
-    made = commit(home, "main", message="first")
+    made = commit_text(home, "main", "a", "1", message="first")
     put(home, "main", "b", "2")
     branch = create_branch(home, "dev", source="main")
     assert (branch.commit_id, branch.sealed, branch.compacted, branch.hidden) == (made.id, (), None, False)
@@ -248,8 +247,7 @@ def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> No
 def test_undelete_brings_the_last_head_back(home: RepositoryContext, clock: ManualClock) -> None:
     """The commit at the head returns, what was staged does not; after some days, or twice, it is refused."""
     create_branch(home, "dev", source="main")
-    put(home, "dev", "a", "1")
-    made = commit(home, "dev", message="work")
+    made = commit_text(home, "dev", "a", "1", message="work")
     put(home, "dev", "b", "2")
     delete_branch(home, "dev", committer="bob")
     clock.advance(1)

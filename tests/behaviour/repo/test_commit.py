@@ -28,7 +28,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
-from worlds.repo.operations import commit
+from worlds.repo.operations import commit, commit_text
 
 
 def sealed_count(home: RepositoryContext) -> int:
@@ -96,8 +96,7 @@ def test_what_is_staged_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_changes_there_is_no_commit(home: RepositoryContext) -> None:
     """Nothing staged, a change undone, the same content again: no_changes, and no token is left sealed."""
-    put(home, "main", "a", "1")
-    commit(home, "main", message="a")
+    commit_text(home, "main", "a", "1", message="a")
     refused(home, "no_changes")
     for _ in range(5):
         put(home, "main", "b", "2")
@@ -111,8 +110,7 @@ def test_without_changes_there_is_no_commit(home: RepositoryContext) -> None:
 
 def test_an_empty_commit_can_be_asked_for(home: RepositoryContext) -> None:
     """allow_empty makes a commit that holds what its parent holds."""
-    put(home, "main", "a", "1")
-    first = commit(home, "main", message="a")
+    first = commit_text(home, "main", "a", "1", message="a")
     empty = commit(home, "main", message="nothing", allow_empty=True)
     assert empty.commit.parents == (first.id,)
     assert empty.commit.metarange.id == first.commit.metarange.id
@@ -172,8 +170,7 @@ def test_a_commit_stands_on_what_was_compacted(home: RepositoryContext) -> None:
     remove(home, "main", "a")
     put(home, "main", "c", "3")
     assert compact_once(home, "main", force=True).outcome == "published"
-    put(home, "main", "d", "4")
-    commit(home, "main", message="all")
+    commit_text(home, "main", "d", "4", message="all")
     assert head_of(home, "main") == {"b": "2", "c": "3", "d": "4"}
     assert load_branch(home, "main")[0].compacted is None
 
@@ -197,8 +194,7 @@ def test_a_prefix_deleted_and_filled_again_is_committed(home: RepositoryContext)
     put_many(home, "main", {f"p/{n}": "old" for n in range(20)} | {"q": "1"})
     commit(home, "main", message="base")
     delete_prefix(home, branch="main", prefix="p/")
-    put(home, "main", "p/7", "new")
-    commit(home, "main", message="cleared")
+    commit_text(home, "main", "p/7", "new", message="cleared")
     assert head_of(home, "main") == {"p/7": "new", "q": "1"}
 
 
@@ -228,8 +224,7 @@ def test_a_hook_can_refuse_and_nothing_piles_up(home: RepositoryContext) -> None
 def test_hooks_after_a_commit_cannot_undo_it(home: RepositoryContext) -> None:
     """A failing post-commit hook is reported with the commit it was called for."""
     home.hooks.register("post-commit", lambda call: 1 // 0, name="divider")
-    put(home, "main", "a", "1")
-    new = commit(home, "main", message="m")
+    new = commit_text(home, "main", "a", "1", message="m")
     [failure] = home.hooks.failures
     assert (failure.hook, failure.call.commit_id) == ("divider", new.id)
     assert load_commit(home, new.id) == new.commit

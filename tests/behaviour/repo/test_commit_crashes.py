@@ -36,7 +36,17 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
-from worlds.repo.operations import commit, hard_reset, merge, rebase, reset, reset_prefix, revert, start_import
+from worlds.repo.operations import (
+    commit,
+    commit_text,
+    hard_reset,
+    merge,
+    rebase,
+    reset,
+    reset_prefix,
+    revert,
+    start_import,
+)
 
 Contents = dict[str, str]
 
@@ -80,8 +90,7 @@ def forked(home: RepositoryContext) -> None:
     put(home, "dev", "d", "1")
     remove(home, "dev", "05")
     commit(home, "dev", message="dev")
-    put(home, "main", "m", "1")
-    commit(home, "main", message="main")
+    commit_text(home, "main", "m", "1", message="main")
 
 
 def places(home: RepositoryContext) -> None:

@@ -38,7 +38,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
-from worlds.repo.operations import commit, hard_reset, merge, reset, reset_prefix, revert
+from worlds.repo.operations import commit, commit_text, hard_reset, merge, reset, reset_prefix, revert
 
 Verb = Callable[[RepositoryContext], object]
 
@@ -89,8 +89,7 @@ def prepared(is_dirty: bool) -> MemoryRepository:
         put_many(home, "main", {f"{folder}/{n}": "old" for folder in "ab" for n in range(4)})
         base = commit(home, "main", message="base")
         make_branch(home, "dev", base.id)
-        put(home, "dev", "b/dev", "1")
-        commit(home, "dev", message="dev")
+        commit_text(home, "dev", "b/dev", "1", message="dev")
         if is_dirty:
             put_many(home, "main", {"a/0": "compacted", "b/0": "compacted"})
             compact_once(home, "main", force=True)

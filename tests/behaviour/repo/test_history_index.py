@@ -24,7 +24,7 @@ from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.references.commits import Walk, walk_to_merge_base
 from lakebed.repo.references.history import index_history, load_graph, merge_base
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, remove
-from worlds.repo.operations import commit, log, log_page, merge
+from worlds.repo.operations import commit, commit_text, log, log_page, merge
 
 PATHS = [f"{folder}/{number}" for folder in ("a", "a/b", "c") for number in range(3)]
 BRANCHES = ("main", "dev", "side")
@@ -307,8 +307,7 @@ class CountedCommits:
 
 def test_a_long_history_is_not_read_for_one_path(home: RepositoryContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the index, a log and a blame of a path that changed long ago read a few commits of hundreds."""
-    put(home, "main", "old/path", "1")
-    first = commit(home, "main", message="old")
+    first = commit_text(home, "main", "old/path", "1", message="old")
     make_long(home, 600)
     without = CountedCommits(monkeypatch)
     assert [row.id for row in log(home, "main", paths=["old/path"])] == [first.id]
@@ -325,8 +324,7 @@ def test_a_long_history_is_not_read_for_one_path(home: RepositoryContext, monkey
 @pytest.mark.long
 def test_a_history_of_100_thousand_commits_answers_by_path(home: RepositoryContext) -> None:
     """A log and a blame by path over 100,000 commits read what has changed the path, and name it."""
-    put(home, "main", "old/path", "1")
-    first = commit(home, "main", message="old")
+    first = commit_text(home, "main", "old/path", "1", message="old")
     last = make_long(home, 100_000)
     index_history(home)
     assert [row.id for row in log(home, "main", paths=["old/path"])] == [first.id]

@@ -18,7 +18,7 @@ from lakebed.repo.verbs.versions import Restore
 from worlds.errors import raises
 from worlds.listener import Reply, Request, listen
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
-from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
+from worlds.repo.operations import cherry_pick, commit, commit_text, merge, rebase, revert
 
 
 class Receiver:
@@ -111,13 +111,10 @@ def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) 
         home.hooks.register(event, lambda call: seen.append((call.event, call.commit_id)), name=event)
     first = commit(home, "main", message="one")
     create_branch(home, "dev", source="main")
-    put(home, "dev", "b", "2")
-    second = commit(home, "dev", message="two")
-    put(home, "main", "c", "3")
-    commit(home, "main", message="three")
+    second = commit_text(home, "dev", "b", "2", message="two")
+    commit_text(home, "main", "c", "3", message="three")
     create_branch(home, "side", source="main~1")
-    put(home, "side", "d", "4")
-    commit(home, "side", message="four")
+    commit_text(home, "side", "d", "4", message="four")
     seen.clear()
     made = [
         ("commit", cherry_pick(home, "main", ref=second.id)),

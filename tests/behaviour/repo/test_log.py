@@ -19,7 +19,7 @@ from lakebed.testing.clock import ManualClock
 from worlds.errors import raises
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
-from worlds.repo.operations import commit, log, log_page, merge
+from worlds.repo.operations import commit, commit_text, log, log_page, merge
 
 
 @pytest.fixture
@@ -38,12 +38,10 @@ def messages(home: RepositoryContext, ref: str, **filters: object) -> list[str]:
 def history(home: RepositoryContext, clock: ManualClock) -> RepositoryContext:
     """Two branches that were merged."""
     for name, branch, path in (("one", "main", "a/1"), ("two", "main", "b/1"), ("three", "main", "a/1")):
-        put(home, branch, path, name)
-        commit(home, branch, message=name)
+        commit_text(home, branch, path, name, message=name)
         clock.advance(10)
     create_branch(home, "dev", source="main~1")
-    put(home, "dev", "a/2", "four")
-    commit(home, "dev", message="four")
+    commit_text(home, "dev", "a/2", "four", message="four")
     clock.advance(10)
     merge(home, "dev", into="main", message="merged")
     return home

@@ -37,7 +37,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put
-from worlds.repo.operations import commit, hard_reset, start_import
+from worlds.repo.operations import commit, commit_text, hard_reset, start_import
 
 AT_ONCE = CollectionOptions(grace=timedelta(0))
 NEW = "pinned_by_a_newer_lakebed"
@@ -258,8 +258,7 @@ def test_commits_and_tags_with_a_field_that_is_not_known_are_read(home: Reposito
     for kind in ("commit", "tag", "repository"):
         _change(home, KEYS[kind](home), _add_field)
     assert contents(home, "kept") == {"a": "kept"}
-    put(home, "main", "b", "new")
-    commit(home, "main", message="2")
+    commit_text(home, "main", "b", "new", message="2")
     assert contents(home, "main") == {"a": "kept", "staged": "staged", "b": "new"}
 
 

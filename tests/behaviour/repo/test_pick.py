@@ -24,7 +24,7 @@ from worlds.repo.memory_repository import (
     put_many,
     remove,
 )
-from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
+from worlds.repo.operations import cherry_pick, commit, commit_text, merge, rebase, revert
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 
@@ -171,8 +171,7 @@ def test_no_commit_of_a_rebase_has_expired() -> None:
     """A commit that a collection has forgotten does not come back by being made again, not even below the new head."""
     place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(4)))
     with open_context(place) as home:
-        put(home, "main", "a", "1")
-        commit(home, "main", message="base")
+        commit_text(home, "main", "a", "1", message="base")
         create_branch(home, "dev", source="main")
         for path in "bc":
             changed(home, "dev", {path: "1"}, message=path)

@@ -25,7 +25,17 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
-from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, reset, reset_path, reset_prefix, revert
+from worlds.repo.operations import (
+    cherry_pick,
+    commit,
+    commit_text,
+    hard_reset,
+    merge,
+    reset,
+    reset_path,
+    reset_prefix,
+    revert,
+)
 
 BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 
@@ -133,8 +143,7 @@ def test_a_clean_branch_can_be_reset(home: RepositoryContext) -> None:
 
 def test_a_hard_reset_moves_the_head(home: RepositoryContext) -> None:
     """Back and forth again; what was staged has to go first, or is given up by force."""
-    put(home, "main", "a/0", "1")
-    second = commit(home, "main", message="second")
+    second = commit_text(home, "main", "a/0", "1", message="second")
     put(home, "main", "x", "1")
     with raises(InvalidRequest, "dirty_branch"):
         hard_reset(home, "main", ref="main~1")
@@ -169,13 +178,10 @@ def test_a_protected_branch_is_not_reset(home: RepositoryContext) -> None:
 
 def test_expired_commits_are_not_referred_to_again(home: RepositoryContext) -> None:
     """A verb that would bring their entries back is refused, and nothing moves."""
-    put(home, "main", "a/0", "1")
-    old = commit(home, "main", message="old")
+    old = commit_text(home, "main", "a/0", "1", message="old")
     create_branch(home, "dev", source="main")
-    put(home, "dev", "a/1", "1")
-    expired = commit(home, "dev", message="expired")
-    put(home, "dev", "a/2", "1")
-    child = commit(home, "dev", message="child")
+    expired = commit_text(home, "dev", "a/1", "1", message="expired")
+    child = commit_text(home, "dev", "a/2", "1", message="child")
     home.key_value.set(home.keys.expired(expired.id), b"1")
     before = load_branch(home, "main")[0]
     for attempt in (
@@ -200,7 +206,6 @@ def test_a_collection_that_begins_makes_an_operation_begin_again(home: Repositor
             home.key_value.set(home.keys.boundary, f"{len(tries):026}".encode())
 
     home.hooks.register("pre-commit", move_boundary)
-    put(home, "main", "x", "1")
-    commit(home, "main", message="m")
+    commit_text(home, "main", "x", "1", message="m")
     assert len(tries) == 3
     assert head_of(home, "main")["x"] == "1"

@@ -40,6 +40,7 @@ from worlds.repo.memory_repository import (
 )
 from worlds.repo.operations import (
     commit,
+    commit_text,
     diff_uncommitted,
     hard_reset,
     merge,
@@ -89,11 +90,9 @@ def staged_and_compacted() -> MemoryRepository:
     """A branch with something committed, something compacted and something staged."""
     place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(0)))
     with open_context(place) as home:
-        put(home, "main", "a", "old")
-        commit(home, "main", message="1")
+        commit_text(home, "main", "a", "old", message="1")
         create_branch(home, "dev", source="main")
-        put(home, "dev", "d", "new")
-        commit(home, "dev", message="2")
+        commit_text(home, "dev", "d", "new", message="2")
         put(home, "main", "b", "compacted")
         compact_once(home, "main", force=True)
         put(home, "main", "a", "new")

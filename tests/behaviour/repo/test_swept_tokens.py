@@ -16,7 +16,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.repo.memory_repository import MemoryRepository, Pause, contents, copy_of, open_context, put
-from worlds.repo.operations import commit, hard_reset, merge, reset_prefix, revert
+from worlds.repo.operations import commit, commit_text, hard_reset, merge, reset_prefix, revert
 
 CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
     "commit": (lambda home: commit(home, "main", message="m"), None),
@@ -34,11 +34,9 @@ def dirty() -> MemoryRepository:
     """A branch with something committed and something staged, and another that is ahead of it."""
     place = MemoryRepository()
     with open_context(place) as home:
-        put(home, "main", "a", "old")
-        commit(home, "main", message="1")
+        commit_text(home, "main", "a", "old", message="1")
         create_branch(home, "dev", source="main")
-        put(home, "dev", "d", "new")
-        commit(home, "dev", message="2")
+        commit_text(home, "dev", "d", "new", message="2")
         put(home, "main", "a", "new")
     return place
 

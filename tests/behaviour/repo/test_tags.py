@@ -17,7 +17,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.errors import refused
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put
-from worlds.repo.operations import commit
+from worlds.repo.operations import commit, commit_text
 
 
 @pytest.fixture
@@ -29,11 +29,9 @@ def home(clock: ManualClock) -> Iterator[RepositoryContext]:
 
 def test_a_tag_stays_where_it_is(home: RepositoryContext) -> None:
     """A tag names the commit it was given, even when the branch moves; after a delete the name is free."""
-    put(home, "main", "a", "1")
-    made = commit(home, "main", message="first")
+    made = commit_text(home, "main", "a", "1", message="first")
     create_tag(home, "v1.0/rc", commit_id=made.id, owner="ann")
-    put(home, "main", "a", "2")
-    commit(home, "main", message="second")
+    commit_text(home, "main", "a", "2", message="second")
     assert resolve(home, "v1.0/rc").commit_id == made.id
     assert contents(home, "v1.0/rc") == {"a": "1"}
     assert (load_tag(home, "v1.0/rc").owner, load_tag(home, "v1.0/rc").expires_at_ms) == ("ann", None)
@@ -94,13 +92,10 @@ def test_tags_are_listed_in_pages(home: RepositoryContext) -> None:
 
 def test_pins_are_tags_and_branches(home: RepositoryContext) -> None:
     """A branch pins the version it left the default branch at; only tags are taken away by unpin."""
-    put(home, "main", "a", "1")
-    made = commit(home, "main", message="first")
+    made = commit_text(home, "main", "a", "1", message="first")
     create_branch(home, "dev", source="main")
-    put(home, "dev", "b", "2")
-    commit(home, "dev", message="elsewhere")
-    put(home, "main", "a", "3")
-    commit(home, "main", message="second")
+    commit_text(home, "dev", "b", "2", message="elsewhere")
+    commit_text(home, "main", "a", "3", message="second")
     pin = PinVersion(name="keep", version="main~1").run(home)
     assert (pin.kind, pin.version) == ("tag", made.id)
     assert [(item.kind, item.name, item.version) for item in Pins().run(home)] == [
@@ -126,10 +121,8 @@ def test_versions_are_what_the_default_branch_was(home: RepositoryContext) -> No
 
 def test_a_restore_needs_a_clean_branch(home: RepositoryContext) -> None:
     """Nothing uncommitted is lost by it; an expired version does not come back."""
-    put(home, "main", "a", "1")
-    first = commit(home, "main", message="first")
-    put(home, "main", "a", "2")
-    second = commit(home, "main", message="second")
+    first = commit_text(home, "main", "a", "1", message="first")
+    second = commit_text(home, "main", "a", "2", message="second")
     put(home, "main", "b", "3")
     refused(InvalidRequest, "dirty_branch", Restore(version=first.id).run, home)
     third = commit(home, "main", message="third")

@@ -27,7 +27,7 @@ from worlds.repo.memory_repository import (
     put_many,
     remove,
 )
-from worlds.repo.operations import commit, hard_reset, merge, reset, reset_prefix
+from worlds.repo.operations import commit, commit_text, hard_reset, merge, reset, reset_prefix
 
 R = TypeVar("R")
 Verb = Callable[[RepositoryContext], object]
@@ -77,11 +77,9 @@ def begun() -> MemoryRepository:
     """Something committed twice, another branch behind, something staged."""
     place = MemoryRepository()
     with open_context(place) as home:
-        put(home, "main", "a", "old")
-        commit(home, "main", message="1")
+        commit_text(home, "main", "a", "old", message="1")
         create_branch(home, "dev", source="main")
-        put(home, "main", "b", "old")
-        commit(home, "main", message="2")
+        commit_text(home, "main", "b", "old", message="2")
         put(home, "main", "staged", "old")
     return place
 

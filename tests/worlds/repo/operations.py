@@ -17,6 +17,7 @@ from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.pick import CherryPick, Revert
 from lakebed.repo.verbs.rebase import Rebase
 from lakebed.repo.verbs.reset import HardReset, Reset
+from worlds.repo.memory_repository import put
 
 
 def commit(
@@ -24,6 +25,12 @@ def commit(
 ) -> CommitWithId:
     """Run `Commit`."""
     return Commit(branch=branch, **fields).run(context, allow_empty_message=allow_empty_message)
+
+
+def commit_text(context: RepositoryContext, branch: str, path: str, text: str, *, message: str) -> CommitWithId:
+    """Stage an object with a text, and run `Commit`."""
+    put(context, branch, path, text)
+    return commit(context, branch, message=message)
 
 
 def merge(context: RepositoryContext, source: str, *, into: str, **fields: Any) -> CommitWithId:

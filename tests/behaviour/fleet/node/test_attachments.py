@@ -28,8 +28,7 @@ def test_a_reader_follows_commits_and_the_log() -> None:
     a, reader = fleet.node("a"), fleet.node("r", attach=False)
     record = fleet.ledger.node("r")
     assert record is not None
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.commit_once(TENANT)
     reader.put_location(
         fleet.ledger.change(TENANT, lambda tenant: machine.attach_reader(tenant, record, now_ms=fleet.clock.now_ms()))
@@ -37,8 +36,7 @@ def test_a_reader_follows_commits_and_the_log() -> None:
     fleet.check(reader)
     with fleet.storage.count() as counts:
         for _ in range(3):
-            fleet.append(rows=20)
-            a.ingest_once(TENANT)
+            fleet.ingest(a, rows=20)
             a.commit_once(TENANT)
         puts = counts.put
         fleet.check(reader)
@@ -66,8 +64,7 @@ def test_a_relocation_keeps_rows_in_memory() -> None:
     """R26: a source that commits first dooms the target, which is attached again and keeps rows above the new base."""
     fleet = Fleet(policy=Policy(retain_rows=1 << 20, relocation_wait_max_ms=0))
     a = fleet.node("a")
-    fleet.append(rows=30)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=30)
     a.commit_once(TENANT)
     b = fleet.node("b", attach=False)
     record = fleet.ledger.node("b")
@@ -76,8 +73,7 @@ def test_a_relocation_keeps_rows_in_memory() -> None:
         fleet.ledger.change(TENANT, lambda tenant: machine.relocate(tenant, record, now_ms=fleet.clock.now_ms()))
     )
     for _ in range(4):
-        fleet.append(rows=10)
-        b.ingest_once(TENANT)
+        fleet.ingest(b, rows=10)
     fleet.check(b, every=7)
     doomed = b.locations()[0].txn
     reads: list[int] = []
@@ -89,11 +85,9 @@ def test_a_relocation_keeps_rows_in_memory() -> None:
 
     a.ingest_once(TENANT)
     assert a.commit_once(TENANT)
-    fleet.append(rows=10)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=10)
     assert a.commit_once(TENANT)
-    fleet.append(rows=5)
-    b.ingest_once(TENANT)
+    fleet.ingest(b, rows=5)
     fleet.log.read = read  # type: ignore[method-assign, assignment]
     fleet.plane.scan_once()
     fleet.plane.reconcile_once()
@@ -120,11 +114,9 @@ def test_a_pruned_log_means_a_rejection() -> None:
     """R20: a hole in the log of a doomed transaction: the node asks, and learns that it is rejected."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=10)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=10)
     b = fleet.node("b")
-    fleet.append(rows=30)
-    b.ingest_once(TENANT)
+    fleet.ingest(b, rows=30)
     b.checkpoint(TENANT)
     fleet.log.prune(log_key(TENANT, MAIN), 40)
     with pytest.raises(Unavailable):
@@ -139,8 +131,7 @@ def test_a_missing_file_means_a_rejection() -> None:
     """R20: a 404 in a doomed transaction is no corruption and no absent key; the node asks, and learns why."""
     fleet = Fleet(policy=Policy(retain_rows=1 << 20), options=copy_of(SMALL, cache_bytes=0))
     a = fleet.node("a")
-    fleet.append(rows=40)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=40)
     a.checkpoint(TENANT)
     b = fleet.node("b")
     b.compact(TENANT, MAIN)
@@ -159,8 +150,7 @@ def test_a_missing_file_of_a_compaction_means_a_rejection() -> None:
     fleet = Fleet(policy=Policy(retain_rows=1 << 20), options=copy_of(SMALL, cache_bytes=0))
     a = fleet.node("a")
     for _ in range(2):
-        fleet.append(rows=40)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=40)
         a.checkpoint(TENANT)
     b = fleet.node("b")
     b.compact(TENANT, MAIN)
@@ -176,8 +166,7 @@ def test_another_history_stops_the_timeline() -> None:
     for longer in (False, True):
         fleet = Fleet()
         a = fleet.node("a")
-        fleet.append(rows=20)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=20)
         before = fleet.scan(a, MAIN, None)
         other = KeyValueLog([MemoryKeyValue()], environment=fleet.environment)
         other.create(log_key(TENANT, MAIN))
@@ -254,11 +243,9 @@ def test_restore_detach_and_expiry() -> None:
     """A restore keeps the old timeline; a detached one names no file of an ancestor; a pin goes by itself."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=40)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=40)
     a.checkpoint(TENANT)
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.checkpoint(TENANT)
     restore = TimelineChange(kind="restore", name=MAIN, id="restored", parent=MAIN, lsn=25, kept_as="old")
     info = a.change(TENANT, restore)
@@ -267,8 +254,7 @@ def test_restore_detach_and_expiry() -> None:
     fleet.oracle.branch(MAIN, 25, "restored")
     assert fleet.scan(a, MAIN, None) == fleet.oracle.state("restored", 25)
     assert fleet.scan(a, "old", None) == fleet.oracle.state(MAIN, 60)
-    fleet.append("restored", rows=30)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, "restored", rows=30)
     a.change(TENANT, TimelineChange(kind="detach", name=MAIN))
     manifest = fleet.manifest()
     assert manifest is not None
@@ -299,8 +285,7 @@ def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
     """What was made and deleted stays deleted, also on another node, and however much is committed meanwhile."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=10)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=10)
     a.checkpoint(TENANT)
     make = TimelineChange(kind=kind, name="short", id="id-short", parent=MAIN)
     a.change(TENANT, make)
@@ -308,8 +293,7 @@ def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
     for _ in range(2):
         with raises(NotFound, "timeline_not_found", match="made before and deleted since"):
             a.change(TENANT, make)
-        fleet.append(rows=10)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=10)
         a.checkpoint(TENANT)
     b = fleet.node("b")
     with pytest.raises(NotFound, match="made before and deleted since"):
@@ -325,8 +309,7 @@ def test_the_main_timeline_is_not_dropped_while_others_are_there(id: str) -> Non
     """Versions and pins of a tenant are of it. What it was before a restore is dropped, though it has the id."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=10)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=10)
     a.checkpoint(TENANT)
     a.change(TENANT, TimelineChange(kind="branch", name="other", id="other", parent=MAIN))
     with raises(InvalidRequest, "timeline_in_use", match="main was to be dropped"):
@@ -358,8 +341,7 @@ def test_refused_changes(change: TimelineChange, error: type[Exception], kind: s
     """A change that cannot be made says why, and changes nothing."""
     fleet = Fleet(policy=Policy(retain_rows=10))
     a = fleet.node("a")
-    fleet.append(rows=40)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=40)
     a.checkpoint(TENANT)
     before, committed = a.timelines(TENANT), fleet.record.committed
     with raises(error, kind):
@@ -426,14 +408,11 @@ def test_rows_in_memory_that_do_not_follow_the_base_are_read_again() -> None:
     """One row above the base is in a file of the transaction that is over: the rows behind it are not kept alone."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=5)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=5)
     a.checkpoint(TENANT)
-    fleet.append(rows=1, keys=1)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=1, keys=1)
     assert a.flush_once(TENANT)
-    fleet.append(rows=3)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=3)
     a.put_location(fleet.attach("a"))
     fleet.check(a)
     a.checkpoint(TENANT)
@@ -451,8 +430,7 @@ def test_a_location_that_was_delayed_does_not_undo_a_newer_one(commits: int) -> 
     fleet = Fleet()
     a = fleet.node("a")
     delayed = replace(location_of(fleet.record, fleet.record.attachments[0]), policy=NEVER)
-    fleet.append(rows=5)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=5)
     a.checkpoint(TENANT)
     if not commits:
         a.put_location(location_of(fleet.record, fleet.record.attachments[0]))
@@ -468,8 +446,7 @@ def test_a_stale_attachment_does_not_commit_again() -> None:
     fleet = Fleet()
     a = fleet.node("a")
     before = location_of(fleet.record, fleet.record.attachments[0])
-    fleet.append(rows=5)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=5)
     a.put_location(replace(before, mode=AttachmentMode.STALE, txn=None))
     fleet.work("a")
     a.put_location(before)

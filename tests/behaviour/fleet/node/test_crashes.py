@@ -24,16 +24,13 @@ from worlds.fleet_node import SMALL, TENANT, Fleet
 def work(fleet: Fleet, node: Node, *, round: int = 0) -> None:
     """Layers, a compaction, a commit, a branch, a compaction of what was committed, a commit with a deadlist."""
     for _ in range(3):
-        fleet.append(rows=12)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=12)
         node.flush_once(TENANT)
     node.compact_once(TENANT)
-    fleet.append(rows=5)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=5)
     node.commit_once(TENANT)
     fleet.change(node, "branch", f"branch-{round}", parent=MAIN)
-    fleet.append(rows=7)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=7)
     node.flush_once(TENANT)
     node.compact(TENANT, MAIN)
     node.commit_once(TENANT)
@@ -50,8 +47,7 @@ def finish(fleet: Fleet, *, how: str, store: FaultyStore | None) -> None:
     fleet.check(node, every=19)
     if store is not None:
         store.land()
-    fleet.append(rows=9)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=9)
     node.checkpoint(TENANT)
     assert fleet.record.timelines[MAIN].lsn == fleet.oracle.last(MAIN) >= committed
     work(fleet, node, round=1)
@@ -178,13 +174,11 @@ def test_a_lost_answer_is_asked_again(side: str, error: LakebedError) -> None:
     """R9: the same request with the same manifest, until it is answered; then it is the same answer."""
     fleet = Fleet()
     node = fleet.node("a")
-    fleet.append(rows=10)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=10)
     setattr(fleet.control, side, Stumbling(1, lambda: error))
     with pytest.raises((Unavailable, OutcomeUnknown)):
         node.commit_once(TENANT)
-    fleet.append(rows=10)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=10)
     assert not node.flush_once(TENANT)  # nothing is uploaded from the freeze to the answer
     before = {meta.path for meta in fleet.storage.list()}
     assert node.commit_once(TENANT)
@@ -201,8 +195,7 @@ def test_rejection_is_remembered() -> None:
     """R10: rejected, the node writes nothing any more, also after a restart; it reads until it is detached."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.flush_once(TENANT)
     b = fleet.node("b")
     b.checkpoint(TENANT)
@@ -233,8 +226,7 @@ def test_a_rejection_is_written_down_before_it_is_acknowledged() -> None:
     """R10: a node that is killed between the rejection and its acknowledgement does not go on after a restart."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.flush_once(TENANT)
     fleet.node("b").checkpoint(TENANT)
     with pytest.raises(Unavailable):
@@ -265,8 +257,7 @@ def test_a_restart_without_the_control_plane() -> None:
     """R15, R13: the open transaction goes on, reads work, and nothing is committed before the control plane answers."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.flush_once(TENANT)
     txn = fleet.record.transactions[0].id
     fleet.crash("a")
@@ -328,8 +319,7 @@ def test_a_node_starts_on_a_full_disk() -> None:
     """A restart writes nothing: it resumes and reads, and commits once there is space."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.flush_once(TENANT)
     fleet.crash("a")
     local = fleet.locals["a"]
@@ -350,8 +340,7 @@ def test_a_folder_survives_the_process(tmp_path: Any) -> None:
     fleet = Fleet()
     fleet.locals["a"] = LocalState(tmp_path / "a")
     node = fleet.node("a")
-    fleet.append(rows=20)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=20)
     node.flush_once(TENANT)
     twin = LocalState(tmp_path / "a")
     with pytest.raises(Conflict):
@@ -377,8 +366,7 @@ def test_unknown_objects_are_deleted_after_a_restart() -> None:
     """R15: one LIST to see that the layers are there, one of what is unknown to the local state, which goes."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.flush_once(TENANT)
     stranger = f"{manifest_path(TENANT, 1, 9)}"
     fleet.storage.put(stranger, b"from before")
@@ -398,8 +386,7 @@ def test_requests_of_each_step() -> None:
     fleet = Fleet()
     a = fleet.node("a")
     with fleet.storage.count() as counts:
-        fleet.append(rows=20)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=20)
         a.commit_once(TENANT)
     assert (counts.put, counts.total) == (2, 2)  # a layer and the manifest
     with fleet.storage.count() as counts:
@@ -407,8 +394,7 @@ def test_requests_of_each_step() -> None:
         fleet.change(a, "pin", "p", parent="b", lsn=15)
     assert (counts.put, counts.total) == (2, 2)  # a manifest each, no layer
     for _ in range(2):
-        fleet.append(rows=20)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=20)
         a.flush_once(TENANT)
     fleet.change(a, "delete", "b")
     fleet.change(a, "delete", "p")
@@ -443,12 +429,10 @@ def test_late_landing_after_the_commit() -> None:
 
     store: ObjectStore = FaultyStore(fleet.storage, faults=decide)
     a = fleet.node("a", storage=store)
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     fails["on"] = False
     a.flush_once(TENANT)
-    fleet.append(rows=5)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=5)
     a.flush_once(TENANT)
     fails["on"] = True
     with pytest.raises(OutcomeUnknown):
@@ -470,8 +454,7 @@ def test_a_manifest_that_was_exchanged_is_refused() -> None:
     """A commit pins the manifest by its checksum: other bytes under its name are not read."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     a.checkpoint(TENANT)
     reference = fleet.record.manifest
     assert reference is not None
@@ -486,8 +469,7 @@ def test_waiting_source_asks_again() -> None:
     """The source of a relocation is told to wait: it serves on, and asks later with the same manifest."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=20)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=20)
     fleet.control.replace = lambda reply: CommitReply("wait")
     assert not a.commit_once(TENANT)
     fleet.check(a)

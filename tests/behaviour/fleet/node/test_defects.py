@@ -255,8 +255,7 @@ def test_workers_do_not_wait_for_the_same_tenant() -> None:
 def test_an_attach_during_the_acknowledgement_of_a_detach(fleet: Fleet) -> None:
     """A tenant that comes back while its detach is acknowledged is attached: its new generation is not given up."""
     node = fleet.nodes["a"]
-    fleet.append(rows=10)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=10)
     node.flush_once(TENANT)
     generation = node.locations()[0].generation
     back: list[Location] = []
@@ -300,20 +299,17 @@ def test_rows_that_come_during_a_commit_are_committed_at_their_age(late: str) ->
     fleet.work("a")
     attached = node._tenants[TENANT]
     if late == "change":
-        fleet.append(rows=5)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=5)
         assert not attached.commit_once(flush=False)
     else:
-        fleet.append(rows=5)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=5)
         inner = Timeline.is_flushed.fget
         assert inner is not None
 
         def is_flushed(timeline: Timeline) -> bool:
             result = inner(timeline)
             if result and fleet.oracle.last(MAIN) == 5:  # the rows come right after this look
-                fleet.append(rows=5)
-                node.ingest_once(TENANT)
+                fleet.ingest(node, rows=5)
             return bool(result)
 
         with pytest.MonkeyPatch.context() as patches:
@@ -331,8 +327,7 @@ def test_rows_that_an_attachment_takes_over_are_committed_at_their_age() -> None
     """R14: rows in memory that a new attachment keeps are committed, also when no further row comes."""
     fleet = Fleet(policy=Policy(commit_age_ms=1_000, retain_rows=1 << 20))
     node = fleet.node("a")
-    fleet.append(rows=5)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=5)
     node.put_location(fleet.attach("a"))
     fleet.work("a")
     assert node.timelines(TENANT)[0].lsn == 5
@@ -346,8 +341,7 @@ def test_a_timeline_that_is_not_committed_yet_is_refused_for_now(kind: str) -> N
     """A restore is in the working set and its commit failed: a detach or compaction of its name is asked again."""
     fleet = Fleet()
     node = fleet.node("a")
-    fleet.append(rows=20)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=20)
     node.checkpoint(TENANT)
     attached = node._tenants[TENANT]
     restore = TimelineChange(kind="restore", name=MAIN, id="back", parent=MAIN, lsn=10, kept_as="old")
@@ -364,8 +358,7 @@ def test_a_missing_file_of_a_detach_means_a_rejection() -> None:
     """R20: a detach that reads a file which another node has replaced says where the tenant is, not what is gone."""
     fleet = Fleet(policy=Policy(retain_rows=1 << 20), options=copy_of(SMALL, cache_bytes=0))
     a = fleet.node("a")
-    fleet.append(rows=40)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=40)
     a.checkpoint(TENANT)
     fleet.change(a, "branch", "b", parent=MAIN)
     b = fleet.node("b")
@@ -384,8 +377,7 @@ def test_retries_do_not_follow_the_wall_clock(fleet: Fleet) -> None:
     node = fleet.nodes["a"]
     fleet.work("a")
     fleet.control.before = failing(lambda: Unavailable("away"))
-    fleet.append(rows=5)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=5)
     fleet.clock.advance(60)
     fleet.work("a")
     fleet.control.before = lambda call: None
@@ -413,8 +405,7 @@ def test_a_working_set_that_cannot_be_read_is_not_resumed() -> None:
     for is_asked in (False, True):
         fleet = Fleet()
         node = fleet.node("a")
-        fleet.append(rows=20)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=20)
         node.flush_once(TENANT)
         if is_asked:
             fleet.control.replace = lambda reply: CommitReply("wait")
@@ -433,8 +424,7 @@ def test_a_transaction_whose_layers_are_gone_is_not_resumed(is_asked: bool) -> N
     """
     fleet = Fleet()
     node = fleet.node("a")
-    fleet.append(rows=20)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=20)
     before = {meta.path for meta in fleet.storage.list("")}
     node.flush_once(TENANT)
     if is_asked:

@@ -42,8 +42,7 @@ def served(folder: Path | None = None) -> Iterator[tuple[Fleet, str]]:
     """A node with rows, a branch and a pin, on a free port; its URL."""
     fleet = Fleet(policy=Policy(retain_rows=20))
     node = fleet.node("a")
-    fleet.append(rows=60)
-    node.ingest_once(TENANT)
+    fleet.ingest(node, rows=60)
     node.checkpoint(TENANT)
     for kind in ("branch", "pin"):
         fleet.change(node, kind, kind, parent=MAIN, lsn=50)

@@ -22,8 +22,7 @@ def test_rows_are_read_after_each_step() -> None:
     assert a.flush_once(TENANT)
     fleet.check(a)
     for _ in range(4):
-        fleet.append(rows=20)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=20)
         a.flush_once(TENANT)
     assert a.compact_once(TENANT)
     fleet.check(a)
@@ -107,8 +106,7 @@ def test_a_scan_continues_when_its_tenant_goes(ending: str) -> None:
     fleet = Fleet()
     a = fleet.node("a")
     for _ in range(4):
-        fleet.append(rows=300, keys=1 << 20)
-        a.ingest_once(TENANT)
+        fleet.ingest(a, rows=300, keys=1 << 20)
         a.flush_once(TENANT)
     a.checkpoint(TENANT)
     last = fleet.append(rows=50, keys=1 << 20)
@@ -119,8 +117,7 @@ def test_a_scan_continues_when_its_tenant_goes(ending: str) -> None:
         a.put_location(Location(TENANT, a.locations()[0].generation, None))
     elif ending == "attached elsewhere":
         b = fleet.node("b")
-        fleet.append(rows=50)
-        b.ingest_once(TENANT)
+        fleet.ingest(b, rows=50)
         b.compact(TENANT, MAIN)
         b.checkpoint(TENANT)
     else:
@@ -140,8 +137,7 @@ def test_a_pin_is_read_at_its_lsn_alone() -> None:
     """A pin has one state; other LSNs are refused, and so are rows."""
     fleet = Fleet()
     a = fleet.node("a")
-    fleet.append(rows=30)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=30)
     a.checkpoint(TENANT)
     fleet.change(a, "pin", "p", parent=MAIN, lsn=20)
     fleet.oracle.branch(MAIN, 20, "p")
@@ -155,8 +151,7 @@ def test_a_pin_is_read_at_its_lsn_alone() -> None:
     )
     with raises(Unavailable, "lsn_not_reached"):
         a.get(TENANT, "p", b"key-0001", lsn=21)
-    fleet.append(rows=30)
-    a.ingest_once(TENANT)
+    fleet.ingest(a, rows=30)
     a.compact(TENANT, MAIN)
     a.checkpoint(TENANT)
     fleet.check(a, "p")

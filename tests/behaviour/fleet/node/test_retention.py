@@ -116,8 +116,7 @@ def test_pins_and_branches_keep_their_versions() -> None:
     other = fleet.node("b")
     for kind in ("pin", "branch"):
         fleet.check(other, kind)
-    fleet.append("branch", rows=30)
-    other.ingest_once(TENANT)
+    fleet.ingest(other, "branch", rows=30)
     fleet.clock.advance(2 * AGE_S)
     assert merged(fleet, other, "branch") == 47 - ROWS
     fleet.check(other, "pin")
@@ -170,8 +169,7 @@ def test_a_scan_that_runs_holds_its_state() -> None:
     scanned = node.scan(TENANT, MAIN)
     batches = [next(scanned)]
     for _ in range(2):
-        fleet.append(rows=300, keys=900)
-        node.ingest_once(TENANT)
+        fleet.ingest(node, rows=300, keys=900)
         node.compact(TENANT, MAIN)
         node.checkpoint(TENANT)
     fleet.collect()
