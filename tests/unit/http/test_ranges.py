@@ -49,3 +49,9 @@ def test_a_reply_says_where_its_bytes_stand() -> None:
     """``Content-Range`` counts to the last byte, and names the size where nothing can be served."""
     assert content_range((0, 4), size_bytes=10) == "bytes 0-3/10"
     assert content_range(None, size_bytes=10) == "bytes */10"
+
+
+def test_a_range_may_be_meant_of_one_object_alone() -> None:
+    """``If-Range`` with another ETag asks for the whole object; with its own for the range."""
+    assert parse_range("bytes=0-1", size_bytes=10, if_range='"a"', etag="a") == (0, 2)
+    assert parse_range("bytes=0-1", size_bytes=10, if_range='"b"', etag="a") is None

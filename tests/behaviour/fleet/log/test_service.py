@@ -123,9 +123,8 @@ def test_the_number_of_shards_is_fixed(tmp_path: Path) -> None:
 
 def test_a_second_owner_is_refused(tmp_path: Path) -> None:
     """While a process owns the log, another one that opens it is told who does."""
-    with closing(open_embedded(str(tmp_path))), pytest.raises(Conflict) as error:
+    with closing(open_embedded(str(tmp_path))), raises(Conflict, "owned"):
         open_embedded(str(tmp_path))
-    assert error.value.kind == "owned"
 
 
 def served(log: HttpLog) -> Log:
