@@ -72,6 +72,7 @@ class Endpoint:
         body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.
         audited_after: the reply does not wait for that: the change itself says who made it.
+        frees_space: the look for the caller, which an earlier change may keep waiting, has the reserve of a full disk.
         statuses: of error kinds for which this endpoint answers another status than the service's table gives.
         errors: of a protocol with its own form of errors; None: as `Site.error_reply`.
     """
@@ -87,6 +88,7 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     audited: bool = False
     audited_after: bool = False
+    frees_space: bool = False
     statuses: Mapping[str, int] = field(default_factory=dict)
     errors: ErrorForm | None = None
 
@@ -115,6 +117,7 @@ class Details(TypedDict, total=False):
     parameters: tuple[Parameter, ...]
     audited: bool
     audited_after: bool
+    frees_space: bool
     statuses: Mapping[str, int]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,6 +16,7 @@ from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
 from lakebed.http.replies import empty, json, send_reply
 from lakebed.http.site import Change, Principal, Site
+from lakebed.objects.reserve import freeing_space
 
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
@@ -91,7 +93,8 @@ class EndpointApp(Generic[P, C]):
 
     async def _authenticate(self, scope: Scope, endpoint: Endpoint, trace: RequestTrace) -> P:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        principal = await self._site.authenticate(header)
+        with freeing_space() if endpoint.frees_space else nullcontext():
+            principal = await self._site.authenticate(header)
         trace.access_key = principal.id
         self._site.authorize(principal, endpoint, scope)
         return principal

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -303,9 +304,9 @@ def test_a_server_starts_on_a_full_disk(disk: Path) -> None:
 
 
 def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
-    """A change whose outcome is unknown keeps reads waiting, and not what frees space."""
+    """A change whose outcome is unknown keeps reads waiting, those of keys too, and not what frees space."""
     lake = fill_repository(disk)
-    server = start_server(lake, options=ServerOptions())
+    server = start_server(lake, options=ServerOptions(key_recheck_s=0))
     started = server.started
     try:
         access = repo.Access(access_key=started.access_key, secret=started.secret)
@@ -330,18 +331,19 @@ def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
         ("DELETE", "branches/other", None),
         pytest.param(("DELETE", "tags/old", None), marks=pytest.mark.long),
         pytest.param(("PUT", "branches/main", {"type": "reset"}), marks=pytest.mark.long),
+        ("PUT", "settings/gc_rules", {"default_retention_days": 1, "branches": []}),
     ],
-    ids=["branch", "tag", "reset"],
+    ids=["branch", "tag", "reset", "retention"],
 )
 def test_requests_of_lakefs_that_give_up_objects_work_on_a_full_disk(
-    disk: Path, request_of: tuple[str, str, dict[str, str] | None]
+    disk: Path, request_of: tuple[str, str, dict[str, Any] | None]
 ) -> None:
-    """Also after a change whose outcome is unknown: the look at the repository and the change have the reserve."""
+    """Also after a change whose outcome is unknown: looks at key and repository, and the change, have the reserve."""
     lake = fill_repository(disk)
     with repo.open(f"{lake}/analytics.repo", options=repo.RepositoryOptions(background=False)) as analytics:
         analytics.create_branch("other")
         analytics.create_tag("old")
-    server = start_server(lake, options=ServerOptions())
+    server = start_server(lake, options=ServerOptions(key_recheck_s=0))
     started = server.started
     try:
         client = LakefsClient(started.endpoint, started.access_key, started.secret)

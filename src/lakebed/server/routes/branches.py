@@ -60,14 +60,14 @@ async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
     return PlainTextResponse(made.commit_id, 201)
 
 
-@BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", parameters=(FORCE,), audited=True)
+@BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", parameters=(FORCE,), audited=True, frees_space=True)
 async def delete_branch(call: RepositoryCall) -> None:
     """Delete a branch and its uncommitted changes."""
     name, committer = call.path["branch"], call.committer
     await call.give_up(partial(actions.delete_branch, name=name, committer=committer), force=call.flag("force"))
 
 
-@BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", audited=True)
+@BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", audited=True, frees_space=True)
 async def reset_branch(call: RepositoryCall, body: ResetCreation) -> None:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
     name = call.path["branch"]

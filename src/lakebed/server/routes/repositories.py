@@ -105,7 +105,9 @@ def _check_namespace(namespace: str) -> None:
         )
 
 
-@REPOSITORIES.add("DELETE", _ONE, "deleteRepository", needs="admin", parameters=(FORCE,), audited=True)
+@REPOSITORIES.add(
+    "DELETE", _ONE, "deleteRepository", needs="admin", parameters=(FORCE,), audited=True, frees_space=True
+)
 async def delete_repository(call: RepositoryCall) -> None:
     """Delete a repository with its contents."""
     force = call.flag("force")

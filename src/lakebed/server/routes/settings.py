@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -70,13 +71,14 @@ async def get_retention(call: RepositoryCall) -> GarbageCollectionRules:
     )
 
 
-@SETTINGS.add("PUT", _RETENTION, "setGCRules", needs="admin", audited=True)
-@SETTINGS.add("POST", _OLD_RETENTION, "internalSetGarbageCollectionRules", needs="admin", audited=True)
+@SETTINGS.add("PUT", _RETENTION, "setGCRules", needs="admin", audited=True, frees_space=True)
+@SETTINGS.add(
+    "POST", _OLD_RETENTION, "internalSetGarbageCollectionRules", needs="admin", audited=True, frees_space=True
+)
 async def set_retention(call: RepositoryCall, body: GarbageCollectionRules) -> None:
     """Set how long objects of old commits are kept."""
-    context = await call.context()
     days = {rule.branch_id: rule.retention_days for rule in body.branches}
-    await call.quick(store_retention, context, default_days=body.default_retention_days, branch_days=days)
+    await call.give_up(partial(store_retention, default_days=body.default_retention_days, branch_days=days))
 
 
 @SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", audited=True)

@@ -55,7 +55,7 @@ async def get_tag(call: RepositoryCall) -> Ref:
     return Ref(name, tag.commit_id)
 
 
-@TAGS.add("DELETE", _ONE, "deleteTag", needs="write", parameters=(FORCE,), audited=True)
+@TAGS.add("DELETE", _ONE, "deleteTag", needs="write", parameters=(FORCE,), audited=True, frees_space=True)
 async def delete_tag(call: RepositoryCall) -> None:
     """Delete a tag."""
     name, committer = call.path["tag"], call.committer

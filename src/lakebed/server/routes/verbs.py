@@ -113,6 +113,7 @@ def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCa
         # A reply that is one text is JSON too.
         gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
         audited=not kind.changes_nothing,
+        frees_space=kind.frees_space,
     )(perform)
 
 
