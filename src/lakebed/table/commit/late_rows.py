@@ -12,9 +12,11 @@ So the files of such rows are written anew, with numbers above all that are ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
+
+import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.table.branch.context import TableBranch
@@ -53,10 +55,10 @@ def number_after(
     """
     if not branch.schema.primary_keys or not engine_of(branch.schema).follows_commits:
         return None
-    index = BucketIndex(branch.manifests.live_entries(head))
     files: dict[tuple[bytes, int], list[DataFile]] = {}
     for change in changes:
         files.setdefault((change.partition, change.bucket), []).extend(change.added)
+    index = BucketIndex(_entries_near(branch.manifests.live_entries(head), files))
     shifts: dict[tuple[bytes, int], int] = {}
     for bucket, added in files.items():
         least = min((file.min_sequence_number for file in added), default=None)
@@ -72,6 +74,14 @@ def number_after(
         else change
         for change in changes
     ]
+
+
+def _entries_near(live: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.Table:
+    """What `BucketIndex` needs of the entries of some buckets, and perhaps of others: a change is in few of many."""
+    partitions = pa.array({partition for partition, _ in buckets}, live.schema.field("partition").type)
+    numbers = pa.array({bucket for _, bucket in buckets}, live.schema.field("bucket").type)
+    near = pc.and_(pc.is_in(live["partition"], value_set=partitions), pc.is_in(live["bucket"], value_set=numbers))
+    return live.select(["partition", "bucket", "max_sequence_number", "total_buckets"]).filter(near)
 
 
 def _renumber(
