@@ -145,6 +145,17 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
     assert {f"snapshot/snapshot-{item}" for item in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)
 
 
+def test_a_plan_of_a_rollback_to_the_oldest_version_names_what_it_then_deletes() -> None:
+    """`plan_rollback` of the first version, before which there is none."""
+    made = committed_world(6, seed=4)
+    before = made.stored()
+    plan = made.table.plan_rollback(1)
+    made.table.rollback_to(1)
+    data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
+    assert data == {path for path in before - made.stored() if "/bucket-" in path}
+    assert {f"snapshot/snapshot-{item}" for item in range(2, 7)} == set(plan.hide)
+
+
 def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
     """Files that the rollback deleted are not candidates of a later expiry: its report counts only what was there."""
     made = committed_world(6, seed=4)

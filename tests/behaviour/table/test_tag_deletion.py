@@ -125,6 +125,16 @@ def test_a_source_tag_that_was_pointed_elsewhere_is_no_source(made: TableWorld) 
     made.check(collected=True)
 
 
+def test_a_tag_whose_files_were_deleted_is_no_source(made: TableWorld) -> None:
+    """A tag that another client wrote back after its deletion pins nothing: a further tag of it is withdrawn."""
+    body = made.store.get("tag/tag-b")
+    made.table.delete_tag("b")
+    made.store.put("tag/tag-b", body)
+    with pytest.raises(Conflict):
+        made.table.create_tag("late", tag="b")
+    assert "tag/tag-late" not in made.stored()
+
+
 def test_why_names_the_holder(made: TableWorld) -> None:
     """`why` answers who needs an object, and for an orphan when it may go."""
     only_b = made.main.tags["b"][1] - made.main.tags["a"][1] - made.main.tags["c"][1] - made.main.needed_without("b")

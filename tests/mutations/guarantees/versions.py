@@ -254,6 +254,11 @@ GUARANTEES = [
         "behaviour/table/test_deletion_rules.py::test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way",
     ),
     Guarantee(
+        "A tag is withdrawn where the files of its version were deleted before it was there.",
+        returns(tags.Tags._is_whole, True),
+        "behaviour/table/test_tag_deletion.py::test_a_tag_whose_files_were_deleted_is_no_source",
+    ),
+    Guarantee(
         "A branch is pinned until it is cleared.",
         answer(branches.delete_branch, branches.clear_branch, clear_without_pin),
         "behaviour/table/test_deletion_rules.py::test_a_branch_keeps_its_pin_until_it_is_cleared",

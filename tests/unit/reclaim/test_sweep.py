@@ -10,7 +10,7 @@ from lakebed.errors import InternalError, Unavailable
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Listing
-from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
+from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper, notes_on
 from lakebed.testing import Fault, FaultyStore, RecordingStore
 
 _names = itertools.count()
@@ -57,9 +57,15 @@ def test_a_dry_run_deletes_nothing(store: ObjectStore) -> None:
 def test_batches_and_progress(store: ObjectStore) -> None:
     """Objects go a thousand a request, in the plan's order, and progress is reported after each."""
     recorded, messages = RecordingStore(store), []
-    Sweeper(recorded, progress=messages.append).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX + 1))))
-    assert [len(call.call.paths) for call in recorded.trace] == [BATCH_COUNT_MAX, 1]
-    assert messages[-1] == Progress(BATCH_COUNT_MAX + 1, BATCH_COUNT_MAX + 1, 2 * (BATCH_COUNT_MAX + 1))
+    count = 2 * BATCH_COUNT_MAX + 1
+    Sweeper(recorded, progress=messages.append).sweep(plan(*(f"p{n}" for n in range(count))))
+    assert [len(call.call.paths) for call in recorded.trace] == [BATCH_COUNT_MAX, BATCH_COUNT_MAX, 1]
+    assert messages == [Progress(done, count, 2 * done) for done in (BATCH_COUNT_MAX, 2 * BATCH_COUNT_MAX, count)]
+
+
+def test_a_deletion_that_is_final_has_no_note(store: ObjectStore) -> None:
+    """Only where a repository keeps deleted files does a plan say that their bytes are not freed."""
+    assert notes_on(store, plan("a").doomed) == ()
 
 
 def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectStore) -> None:
@@ -92,6 +98,14 @@ def test_while_a_version_is_visible_its_files_stay(store: ObjectStore) -> None:
     assert report.deleted_count == 0
 
 
+def test_a_sweep_ends_when_its_names_are_anothers(store: ObjectStore) -> None:
+    """Whether they are is asked before each request, and what is left then stays."""
+    answers = iter((True, False))
+    report = Sweeper(store).sweep(plan("a", "b", hide=("version",)), is_current=lambda: next(answers))
+    assert there(store) == ["a", "b", "kept"]
+    assert (report.hidden_count, report.deleted_count) == (1, 0)
+
+
 @pytest.mark.parametrize("path", ["../a", "/a", "a//b", "s3://bucket/a", "a/./b", ""])
 def test_it_never_leaves_its_store(store: ObjectStore, path: str) -> None:
     """A plan with a path outside of the store is refused before anything is deleted."""
@@ -108,6 +122,12 @@ def test_the_report_of_a_store_that_cannot_be_collected_counts_nothing(dry_run: 
     assert (report.problem, report.problem_kind, report.dry_run) == ("The store is away.", "away", dry_run)
     assert "not collected: away" in repr(report)
     assert "not collected" not in repr(Sweeper(open_store("memory://none")).sweep(plan(), dry_run=dry_run))
+
+
+def test_a_plan_shows_its_counts() -> None:
+    """Of versions, files and bytes; of warnings where there are any."""
+    assert repr(plan("a", "b", hide=("v",))) == "CollectionPlan('t', versions=1, files=2, bytes=4, warnings=1)"
+    assert repr(CollectionPlan("t", (), ())) == "CollectionPlan('t', versions=0, files=0, bytes=0)"
 
 
 @pytest.mark.parametrize(("count", "title"), [(100, ""), (101, "100 of 101")])

@@ -362,7 +362,8 @@ def _tags_to_expire(branch: TableBranch, *, older_than_ms: int | None, dry_run: 
 
 
 def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
-    created_ms, has_lifetime = tag.create_time_ms, tag.expires_ms is not None
+    created_ms = tag.create_time_ms
+    lifetime_ms = None if created_ms is None else tag.lifetime_ms
     if created_ms is None and older_than_ms is None:
         return False
     if created_ms is None or is_future(created_ms, now_ms=branch.now_ms()):
@@ -372,7 +373,7 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
         except NotFound:
             return False
         created_ms = write_time_ms if created_ms is None else min(created_ms, write_time_ms)
-    if now_ms is not None and has_lifetime and created_ms + (tag.lifetime_ms or 0) <= now_ms:
+    if now_ms is not None and lifetime_ms is not None and created_ms + lifetime_ms <= now_ms:
         return True
     return older_than_ms is not None and created_ms < older_than_ms
 
