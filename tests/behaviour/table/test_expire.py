@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import lakebed
 from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.collect.expire import ExpireRules
+from lakebed.table.collect.lineage import withdraw_late
 from lakebed.table.table import Table
 from lakebed.testing import RecordingStore
 from worlds.table.world import TableWorld, committed_world
@@ -186,6 +188,20 @@ def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
     made.table.context.manifests._cache = BoundedCache(1 << 28)
     assert not made.table.expire(retain_max=2).warnings
     expired(made, 2)
+
+
+def test_a_snapshot_that_lands_late_above_one_of_another_client_is_withdrawn() -> None:
+    """What another client wrote below the marks stays, and ends no search for what landed late."""
+    made = committed_world(8)
+    late = bytes(made.store.get("snapshot/snapshot-3"))
+    foreign = json.loads(made.store.get("snapshot/snapshot-8")) | {"id": 2}
+    del foreign["properties"]
+    made.table.expire(retain_max=4)
+    made.store.put("snapshot/snapshot-2", json.dumps(foreign).encode())
+    made.store.put("snapshot/snapshot-3", late)
+    context = made.table.context
+    assert [report.plan.hide for report in withdraw_late(context) if report.plan] == [("snapshot/snapshot-3",)]
+    assert context.snapshots.ids() == [2, 5, 6, 7, 8]
 
 
 def test_the_cost_does_not_grow_with_tags() -> None:
