@@ -14,6 +14,7 @@ from lakebed.fleet.model import (
     NUMBER_MAX,
     AttachmentMode,
     Floor,
+    Hold,
     ManifestRef,
     NodeRecord,
     Policy,
@@ -277,6 +278,13 @@ def machine_holds(record: TenantRecord, txn: int) -> bool:
     pin = records.is_held(record, task, now_ms=NOW)
     assert not records.is_held(record, task, now_ms=NOW + records.HOLD_MS)
     return pin
+
+
+def test_a_reader_delays_what_later_commits_replaced() -> None:
+    """What died at the state that is read, or before, no reader of it needs: it is collected meanwhile."""
+    record = tenant(holds=(Hold("reader:b:1", 3, NOW + 1),))
+    tasks = [records.CollectTask("t", txn, COMMITTED, since_ms=0) for txn in (2, 3, 4)]
+    assert [records.is_held(record, task, now_ms=NOW) for task in tasks] == [False, False, True]
 
 
 def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
