@@ -287,6 +287,12 @@ def test_a_reader_delays_what_later_commits_replaced() -> None:
     assert [records.is_held(record, task, now_ms=NOW) for task in tasks] == [False, False, True]
 
 
+def test_only_ids_that_were_given_may_be_finished() -> None:
+    """The first id is 1; of the next one and later ones nothing is stored yet."""
+    record = tenant(next_txn=3)
+    assert [records.may_be_finished(record, txn) for txn in (0, 1, 2, 3)] == [False, True, True, False]
+
+
 def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
     """Within its time it is told to wait; after it, it is granted, and the target is attached again."""
     record = machine.relocate(in_state(OPEN)[0], NODES["b"], now_ms=0).record
