@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -51,6 +51,18 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """Wait for running calls and release the workers."""
+
+
+def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
+    """Begin a call in a pool, if there is one. Its result or its error comes when the next item is asked for.
+
+    Without a pool the call is made then.
+    """
+    if pool is not None:
+        # While the interpreter shuts down, no thread can be started: the caller makes the call itself.
+        with suppress(RuntimeError):
+            return pool.map(lambda _: function(), range(1))
+    return (function() for _ in range(1))
 
 
 class Runtime(Protocol):

@@ -20,7 +20,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -37,7 +37,7 @@ from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.resolve import compact_rows
-from lakebed.runtime import Pool
+from lakebed.runtime import Pool, begin_call
 
 T = TypeVar("T")
 
@@ -146,18 +146,6 @@ def _workers(files: FileStore, size_bytes: int) -> Iterator[Pool | None]:
             pool.close()
 
 
-def _start(function: Callable[[], T], pool: Pool | None) -> Iterator[T]:
-    """Begin a call in another thread, if there may be one. The result or the error comes when the next item is asked.
-
-    Without another thread the call is made then.
-    """
-    if pool is not None:
-        # While the interpreter shuts down, no thread can be started: the caller makes the call itself.
-        with suppress(RuntimeError):
-            return pool.map(lambda _: function(), range(1))
-    return (function() for _ in range(1))
-
-
 def _is_local(files: FileStore, stretch: _Stretch) -> bool:
     """Whether nothing has to be waited for while it is read.
 
@@ -170,9 +158,9 @@ def _is_local(files: FileStore, stretch: _Stretch) -> bool:
 def _run_ahead(items: Iterator[T], pool: Pool | None) -> Iterator[T]:
     """The items; the next one is made while the caller works on the last."""
     make: Callable[[], T | None] = partial(next, items, None)
-    following = _start(make, pool)
+    following = begin_call(make, pool)
     while (item := next(following)) is not None:
-        following = _start(make, pool)
+        following = begin_call(make, pool)
         yield item
 
 
@@ -260,7 +248,7 @@ class _Cutter:
         while start < rows.num_rows:
             end = self._cut(rows, start)
             if self._writer is None:
-                self._writer = self._files.writer(self._next_file_id())
+                self._writer = self._files.writer(self._next_file_id(), pool=self._pool)
             self._writer.write(rows.slice(start, end - start))
             if self._writer.size_bytes >= self._file_bytes:
                 self._end_file()
@@ -284,7 +272,7 @@ class _Cutter:
         writer, self._writer = self._writer, None
         self._await_put()
         self._ended_bytes += writer.size_bytes
-        self._put = _start(writer.finish, self._pool)
+        self._put = begin_call(writer.finish, self._pool)
         if self._pool is None:
             self._await_put()
 

@@ -6,8 +6,9 @@ most `block_bytes` before compression, or one row. A file is formed in memory, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -32,9 +33,10 @@ from lakebed.lsm.filter import BITS_PER_KEY, build_filter, hash_key_column
 from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.key_batch import count_common, cut, words_of
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
-from lakebed.lsm.page import PAGE_BYTES, encode_pages
+from lakebed.lsm.page import PAGE_BYTES, form_pages, pack_pages
 from lakebed.objects.create_once import put_new
 from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Pool, begin_call
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 """Of a row in addition to key and value: sequence, kind, end, and two offsets."""
@@ -70,13 +72,20 @@ class FileWriter:
     Args:
         store, path: where it will be.
         file_id: its id (`lakebed.lsm.file_id`).
+        pool: packs blocks while the caller brings more of them; None: the caller does.
     """
 
-    def __init__(self, store: ObjectStore, path: str, *, file_id: str, options: FileOptions) -> None:
+    def __init__(
+        self, store: ObjectStore, path: str, *, file_id: str, options: FileOptions, pool: Pool | None = None
+    ) -> None:
         self._store = store
         self._path = path
         self._file_id = file_id
         self._options = options
+        self._pool = pool
+        self._packing: Iterator[None] | None = None
+        self._packing_bytes = 0  # before compression
+        self._packed_bytes = 0
         self._body = _Body()
         self._index = _Index()
         self._hashes: list[npt.NDArray[np.uint64]] = []
@@ -95,7 +104,7 @@ class FileWriter:
     @property
     def size_bytes(self) -> int:
         """About the file's size so far: its blocks, and what of them is not compressed yet."""
-        return self._body.size_bytes + self._held_bytes
+        return self._packed_bytes + self._packing_bytes + self._held_bytes
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
@@ -138,7 +147,7 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Release the memory; an unfinished file is not stored."""
-        self._body, self._held, self._hashes, self._finished = _Body(), [], [], None
+        self._body, self._held, self._hashes, self._finished, self._packing = _Body(), [], [], None, None
 
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole blocks off a batch, and hold what is left."""
@@ -198,8 +207,7 @@ class FileWriter:
         self._hashes.append(hashes)
         is_repeat = self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
         starts = _page_starts(batch, [0, *ends[:-1]], is_repeat=is_repeat, page_bytes=self._options.page_bytes)
-        compression = self._options.compression
-        pages, raw_lengths = encode_pages(batch, starts, compression=compression)
+        content, lengths = form_pages(batch, starts)
         first_keys, last_keys = _border_keys(batch.column(0), starts)
         separators = separate_pages(last_keys[:-1], first_keys[1:])
         bounds = np.searchsorted(starts, [0, *ends]).tolist()
@@ -208,14 +216,30 @@ class FileWriter:
             if first_keys[first] > last_keys[behind - 1] or (first and last_keys[first - 1] > first_keys[first]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
             self._index.add_separators(first_keys[first], separators[first : behind - 1])
+        self._end_packing()
+        self._packing_bytes = content.size
+        self._packing = begin_call(partial(self._pack, content, lengths.tolist(), bounds), self._pool)
+
+    def _pack(self, content: pa.Buffer, lengths: Sequence[int], bounds: Sequence[int]) -> None:
+        """Compress the pages of neighbouring blocks, and add them to the file; `bounds` as `_Index.add_blocks`."""
+        compression = self._options.compression
+        pages = pack_pages(content, lengths, compression=compression)
         codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
         offset = self._body.size_bytes
-        self._body.append(self._index.add_blocks(pages, raw_lengths, bounds, offset=offset, codec=codec))
+        self._body.append(self._index.add_blocks(pages, lengths, bounds, offset=offset, codec=codec))
+
+    def _end_packing(self) -> None:
+        """Wait until the blocks that were formed last are in the file."""
+        if self._packing is not None:
+            next(self._packing)
+            self._packing, self._packing_bytes = None, 0
+        self._packed_bytes = self._body.size_bytes
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
         if self._held:
             self._emit_held([])
+        self._end_packing()
         if self._first_key is None or self._last is None:
             raise InternalError(f"a sorted file without rows was to be written to {self._path}")
         hashes = np.concatenate(self._hashes)
@@ -285,7 +309,7 @@ class _Index:
         self._last_hash: np.uint64 | None = None
 
     def add_blocks(
-        self, pages: Sequence[bytes], raw_lengths: Sequence[int], bounds: Sequence[int], *, offset: int, codec: int
+        self, pages: Sequence[memoryview], raw_lengths: Sequence[int], bounds: Sequence[int], *, offset: int, codec: int
     ) -> bytes:
         """Add neighbouring blocks; their bytes.
 

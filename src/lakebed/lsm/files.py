@@ -14,7 +14,7 @@ from lakebed.lsm.file_writer import FileOptions, FileWriter
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import store_time_ms
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, Pool
 
 _HANDLE_COUNT_MAX: Final = 32_768
 """Handles kept by default: twice the files that one version may have."""
@@ -57,9 +57,9 @@ class FileStore:
         """The time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
         return min(self.environment.clock.now_ms(), store_time_ms(self._store, environment=self.environment))
 
-    def writer(self, file_id: str) -> FileWriter:
-        """Begin a new file of ours. Cost: no request."""
-        return FileWriter(self._store, self._path_of(file_id), file_id=file_id, options=self._options)
+    def writer(self, file_id: str, *, pool: Pool | None = None) -> FileWriter:
+        """Begin a new file of ours, of which a pool may pack blocks. Cost: no request."""
+        return FileWriter(self._store, self._path_of(file_id), file_id=file_id, options=self._options, pool=pool)
 
     def reader(self, meta: FileMeta) -> FileReader:
         """A handle to read a file, kept for the next call. Cost: no request; the file is opened when it is asked."""

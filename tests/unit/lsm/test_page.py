@@ -28,7 +28,7 @@ from lakebed.lsm.page import (
     _layout_of,
     add_pairs,
     batch_of_pages,
-    encode_pages,
+    form_pages,
     find_among_all,
     find_rows,
     find_value,
@@ -47,9 +47,9 @@ def put(key: bytes, sequence: int, value: bytes = b"v") -> Row:
 
 def page_of(rows: Sequence[Row]) -> bytes:
     """The one page of these rows, before compression."""
-    (page,), (size_bytes,) = encode_pages(batch_of(rows), np.zeros(1, np.int64), compression=None)
-    assert len(page) == size_bytes
-    return page
+    page, (size_bytes,) = form_pages(batch_of(rows), np.zeros(1, np.int64))
+    assert page.size == size_bytes
+    return page.to_pybytes()
 
 
 NESTED = [bytes(text) for size in range(1, 6) for text in itertools.product(b"a\0", repeat=size)]
