@@ -20,10 +20,10 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +53,8 @@ _READ_BYTES_MIN: Final = 256 << 10
 _WORKERS_BYTES_MIN: Final = 8 << 20
 """Encoded bytes of inputs from which on other threads are used: to begin one takes as long as to merge some blocks."""
 
-_WORKER_COUNT: Final = 2
-"""One puts the last file, one merges the next window if it is read by requests."""
+_WORKER_COUNT: Final = 3
+"""One puts the last file, one packs blocks, one merges the next window if it is read by requests."""
 
 _MOVED_FILE_SHARE: Final = 0.5
 """A file below this share of `run_file_bytes` is not taken over but merged with its neighbours."""
@@ -122,16 +122,16 @@ def run_compaction(
             if stretch.is_moved:
                 outputs.append(stretch.files[0][1])
                 continue
-            cutter = _Cutter(files, next_file_id, run_file_bytes, pool)
-            windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
-            ahead = None if _is_local(files, stretch) else pool
-            for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead):
-                row_count += count
-                cutter.write(rows)
-                if progress is not None:
-                    progress(row_count, size_bytes + cutter.size_bytes)
-            outputs += cutter.finish()
-            size_bytes += cutter.size_bytes
+            with _Cutter(files, next_file_id, run_file_bytes, pool) as cutter:
+                windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
+                ahead = None if _is_local(files, stretch) else pool
+                for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead):
+                    row_count += count
+                    cutter.write(rows)
+                    if progress is not None:
+                        progress(row_count, size_bytes + cutter.size_bytes)
+                outputs += cutter.finish()
+                size_bytes += cutter.size_bytes
     return Run(next_file_id(), tuple(outputs)) if outputs else None
 
 
@@ -237,6 +237,17 @@ class _Cutter:
         self._finished: list[FileMeta] = []
         self._ended_bytes = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Abandon what is not finished."""
+        if self._writer is not None:
+            self._writer.abandon()
+        if self._put is not None:
+            with suppress(Exception):  # that of the compaction is told
+                next(self._put)
+
     @property
     def size_bytes(self) -> int:
         """Bytes in files that have ended, and in the one that is being written as far as it is encoded."""
@@ -248,7 +259,7 @@ class _Cutter:
         while start < rows.num_rows:
             end = self._cut(rows, start)
             if self._writer is None:
-                self._writer = self._files.writer(self._next_file_id(), pool=self._pool)
+                self._writer = self._files.writer(self._next_file_id(), in_place=True, pool=self._pool)
             self._writer.write(rows.slice(start, end - start))
             if self._writer.size_bytes >= self._file_bytes:
                 self._end_file()
@@ -272,7 +283,7 @@ class _Cutter:
         writer, self._writer = self._writer, None
         self._await_put()
         self._ended_bytes += writer.size_bytes
-        self._put = begin_call(writer.finish, self._pool)
+        self._put = begin_call(partial(_finish, writer), self._pool)
         if self._pool is None:
             self._await_put()
 
@@ -289,3 +300,12 @@ class _Cutter:
             self._end_file()
         self._await_put()
         return self._finished
+
+
+def _finish(writer: FileWriter) -> FileMeta:
+    """Create a file, or nothing."""
+    try:
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise

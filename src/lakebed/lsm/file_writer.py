@@ -1,16 +1,18 @@
-"""Writing a sorted file: rows are cut into blocks as they come, and the whole file is put at once.
+"""Writing a sorted file: rows are cut into blocks as they come, blocks are packed, and the whole file is put.
 
 Invariants: nothing is in the store before `finish`, and then the whole file is, durably, or nothing; a block has at
-most `block_bytes` before compression, or one row. A file is formed in memory, which files of at most 128 MiB allow.
+most `block_bytes` before compression, or one row. A file is formed in memory, which files of at most 128 MiB allow, or
+where it will be, if the store can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,7 +37,7 @@ from lakebed.lsm.key_batch import count_common, cut, words_of
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.lsm.page import PAGE_BYTES, form_pages, pack_pages
 from lakebed.objects.create_once import put_new
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectStore, Upload
 from lakebed.runtime import Pool, begin_call
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
@@ -72,11 +74,20 @@ class FileWriter:
     Args:
         store, path: where it will be.
         file_id: its id (`lakebed.lsm.file_id`).
+        in_place: the bytes are written where the file will be, if the store can, and not kept in memory: after an
+            error the file has to be written anew. It must be finished or abandoned.
         pool: packs blocks while the caller brings more of them; None: the caller does.
     """
 
     def __init__(
-        self, store: ObjectStore, path: str, *, file_id: str, options: FileOptions, pool: Pool | None = None
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        file_id: str,
+        options: FileOptions,
+        in_place: bool = False,
+        pool: Pool | None = None,
     ) -> None:
         self._store = store
         self._path = path
@@ -86,7 +97,9 @@ class FileWriter:
         self._packing: Iterator[None] | None = None
         self._packing_bytes = 0  # before compression
         self._packed_bytes = 0
-        self._body = _Body()
+        self._blocks: list[_Blocks] = []
+        self._upload = store.begin_put(path) if in_place else None
+        self._body = _Body(self._upload)
         self._index = _Index()
         self._hashes: list[npt.NDArray[np.uint64]] = []
         self._held: list[pa.RecordBatch] = []  # rows of a block that is not full yet
@@ -131,23 +144,32 @@ class FileWriter:
         return self._path, self._body.view()
 
     def finish(self) -> FileMeta:
-        """Create the file, durably; after an error of the store it may be called again, but for one kind of error.
+        """Create the file, durably; after an error of the store it may be called again, but for two kinds of it.
 
         Raises:
             AlreadyExists: another file lies there.
             Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there. Kind
                 ``unsynced``: it is, and may be gone after a power loss; a second try would not tell, so write it anew
-                under another id.
+                under another id. So after any error of a file that is written in place.
         Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
         """
         meta = self.encode()
-        put_new(self._store, *self.object)
+        if self._upload is None:
+            put_new(self._store, *self.object)
+        else:
+            self._upload.finish()
+            self._upload = None
         self.abandon()
         return meta
 
     def abandon(self) -> None:
-        """Release the memory; an unfinished file is not stored."""
-        self._body, self._held, self._hashes, self._finished, self._packing = _Body(), [], [], None, None
+        """Release memory and place; an unfinished file is not stored."""
+        with suppress(Exception):
+            self._end_packing()  # nothing may be written to it any more
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.abandon()
+        self._body, self._held, self._hashes, self._finished = _Body(None), [], [], None
 
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole blocks off a batch, and hold what is left."""
@@ -159,19 +181,20 @@ class FileWriter:
             if start == row_count:
                 self._hold(batch, int(sizes[-1]))
                 return
-            self._emit_held([batch.slice(0, start)] if start else [])
+            self._cut_held([batch.slice(0, start)] if start else [])
         taken = int(sizes[start - 1]) if start else 0
         whole = start
         ends: list[int] = []
         while True:
-            end = int(np.searchsorted(sizes, taken + block_bytes, side="right"))
+            end = int(sizes.searchsorted(taken + block_bytes, side="right"))
             if end == row_count:
                 break
             whole = max(end, whole + 1)
             ends.append(whole - start)
             taken = int(sizes[whole - 1])
         if ends:
-            self._emit(batch.slice(start, whole - start), ends)
+            self._cut(batch.slice(start, whole - start), ends)
+        self._begin_packing()
         if whole < row_count:
             self._hold(batch.slice(whole), int(sizes[-1]) - taken)
 
@@ -195,50 +218,62 @@ class FileWriter:
         self._held.append(batch)
         self._held_bytes += size_bytes
 
-    def _emit_held(self, more: list[pa.RecordBatch]) -> None:
+    def _cut_held(self, more: list[pa.RecordBatch]) -> None:
         batches = self._held + more
         self._held, self._held_bytes = [], 0
         block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        self._emit(block, [block.num_rows])
+        self._cut(block, [block.num_rows])
 
-    def _emit(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
-        """Encode neighbouring blocks: the rows of `batch` up to each of `ends`."""
+    def _cut(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
+        """Find the pages of neighbouring blocks: the rows of `batch` up to each of `ends`."""
+        block_starts = [0, *ends[:-1]]
         hashes = hash_key_column(batch.column(0))
         self._hashes.append(hashes)
-        is_repeat = self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
-        starts = _page_starts(batch, [0, *ends[:-1]], is_repeat=is_repeat, page_bytes=self._options.page_bytes)
+        is_repeat = self._index.add_rows(batch, starts=block_starts, hashes=hashes)
+        starts = _page_starts(batch, block_starts, is_repeat=is_repeat, page_bytes=self._options.page_bytes)
+        keys = _border_keys(batch.column(0), starts)
         content, lengths = form_pages(batch, starts)
-        first_keys, last_keys = _border_keys(batch.column(0), starts)
+        bounds = starts.searchsorted([0, *ends]).tolist()
+        self._blocks.append(_Blocks(content, lengths.tolist(), bounds, *keys))
+
+    def _begin_packing(self) -> None:
+        """Let the blocks that were cut be packed, once those before them are in the file."""
+        self._end_packing()
+        blocks, self._blocks = self._blocks, []
+        self._packing_bytes = sum(some.content.size for some in blocks)
+        self._packing = begin_call(partial(self._pack, blocks), self._pool)
+
+    def _pack(self, formed: Sequence[_Blocks]) -> None:
+        """Compress pages, and add them to the file."""
+        compression = self._options.compression
+        codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
+        for blocks in formed:
+            self._add_keys(blocks)
+            pages = pack_pages(blocks.content, blocks.lengths, compression=compression)
+            offset = self._body.size_bytes
+            self._body.append(self._index.add_blocks(pages, blocks.lengths, blocks.bounds, offset=offset, codec=codec))
+
+    def _add_keys(self, blocks: _Blocks) -> None:
+        first_keys, last_keys = blocks.first_keys, blocks.last_keys
         separators = separate_pages(last_keys[:-1], first_keys[1:])
-        bounds = np.searchsorted(starts, [0, *ends]).tolist()
-        for first, behind in pairwise(bounds):
+        for first, behind in pairwise(blocks.bounds):
             # Each row is the merge's concern; an order that is lost altogether must not get into a file.
             if first_keys[first] > last_keys[behind - 1] or (first and last_keys[first - 1] > first_keys[first]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
             self._index.add_separators(first_keys[first], separators[first : behind - 1])
-        self._end_packing()
-        self._packing_bytes = content.size
-        self._packing = begin_call(partial(self._pack, content, lengths.tolist(), bounds), self._pool)
-
-    def _pack(self, content: pa.Buffer, lengths: Sequence[int], bounds: Sequence[int]) -> None:
-        """Compress the pages of neighbouring blocks, and add them to the file; `bounds` as `_Index.add_blocks`."""
-        compression = self._options.compression
-        pages = pack_pages(content, lengths, compression=compression)
-        codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
-        offset = self._body.size_bytes
-        self._body.append(self._index.add_blocks(pages, lengths, bounds, offset=offset, codec=codec))
 
     def _end_packing(self) -> None:
-        """Wait until the blocks that were formed last are in the file."""
-        if self._packing is not None:
-            next(self._packing)
-            self._packing, self._packing_bytes = None, 0
+        """Wait until the blocks that were packed last are in the file."""
+        packing, self._packing, self._packing_bytes = self._packing, None, 0
+        if packing is not None:
+            next(packing)
         self._packed_bytes = self._body.size_bytes
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
         if self._held:
-            self._emit_held([])
+            self._cut_held([])
+            self._begin_packing()
         self._end_packing()
         if self._first_key is None or self._last is None:
             raise InternalError(f"a sorted file without rows was to be written to {self._path}")
@@ -264,30 +299,48 @@ class FileWriter:
         return msgspec.structs.replace(meta, size_bytes=self._body.size_bytes)
 
 
-class _Body:
-    """Bytes to which more are appended.
+class _Blocks(NamedTuple):
+    """Neighbouring blocks that are not packed yet."""
 
-    A file that is no small one gets its whole place at once, of which only what has been written takes memory: there
-    numpy asks the system for large pages. A `bytearray` that grows meets page after page of 4 KiB, while other threads
-    wait for the interpreter's lock.
+    content: pa.Buffer
+    """The pages, one after another."""
+    lengths: list[int]
+    """Of each page."""
+    bounds: list[int]
+    """The number of the first page of each block, and the count of pages."""
+    first_keys: list[bytes]
+    """Of each page."""
+    last_keys: list[bytes]
+
+
+class _Body:
+    """Bytes to which more are appended, in memory or in an upload.
+
+    A file that is no small one gets its whole place in memory at once, of which only what has been written counts:
+    there numpy asks the system for large pages. A `bytearray` that grows meets page after page of 4 KiB, while other
+    threads wait for the interpreter's lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, upload: Upload | None) -> None:
+        self._upload = upload
         self._space = np.empty(0, np.uint8)
         self.size_bytes = 0
 
     def append(self, piece: bytes) -> None:
         """Add a piece. Cost: a copy of it; of a file of 160 MB or more at times one of all before it."""
         start, end = self.size_bytes, self.size_bytes + len(piece)
-        if end > len(self._space):
-            space = np.empty(max(2 * end, _LARGE_BODY_BYTES if end > _SMALL_BODY_BYTES else 0), np.uint8)
-            space[:start] = self._space[:start]
-            self._space = space
-        self._space[start:end] = np.frombuffer(piece, np.uint8)
+        if self._upload is not None:
+            self._upload.write(memoryview(piece))
+        else:
+            if end > len(self._space):
+                space = np.empty(max(2 * end, _LARGE_BODY_BYTES if end > _SMALL_BODY_BYTES else 0), np.uint8)
+                space[:start] = self._space[:start]
+                self._space = space
+            self._space[start:end] = np.frombuffer(piece, np.uint8)
         self.size_bytes = end
 
     def view(self) -> memoryview:
-        """All of them, without a copy."""
+        """All bytes that are in memory, without a copy."""
         return self._space[: self.size_bytes].data
 
 

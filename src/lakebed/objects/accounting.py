@@ -25,10 +25,18 @@ from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.counting import Kind, RequestCounter
 from lakebed.objects.create_once import put_new
-from lakebed.objects.driver import Driver, Upload
+from lakebed.objects.driver import Driver, DriverUpload
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.path import check_folder, check_path, join_path
-from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.port import (
+    STREAM_CHUNK_BYTES,
+    ByteRange,
+    Listing,
+    ObjectMeta,
+    ObjectStore,
+    RequestCounts,
+    Upload,
+)
 from lakebed.objects.reserve import give_up_reserve
 from lakebed.objects.streaming import byte_view, stream_ranges, take_first
 from lakebed.runtime import Condition, Environment, follow_forks, map_in_pool
@@ -106,6 +114,53 @@ class _Shared:
     pauses: Pauses
     reopen: Callable[[], ObjectStore] | None
     elsewhere: Callable[[str], ObjectStore] | None
+
+
+class _AccountedUpload:
+    """An upload that is counted, as one call, when it ends."""
+
+    def __init__(self, shared: _Shared, folder: str, upload: DriverUpload) -> None:
+        self._shared = shared
+        self._folder = folder
+        self._upload = upload
+        self._started_s = shared.environment.clock.monotonic_s()
+        self._size_bytes = 0
+        self._is_asking = False
+        """The store is working, or it failed."""
+
+    def write(self, part: memoryview) -> None:
+        gate, step = self._shared.gate, self._shared.limits.upload_part_bytes
+        self._is_asking = True
+        for start in range(0, len(part), step):
+            piece = part[start : start + step]
+            if gate is None:
+                self._upload.write(piece)
+            else:
+                gate.run(partial(self._upload.write, piece), len(piece))
+        self._is_asking = False
+        self._size_bytes += len(part)
+
+    def finish(self) -> None:
+        self._is_asking = True
+        self._upload.finish()
+        self._is_asking = False
+        self._count(self._size_bytes)
+
+    def abandon(self) -> None:
+        try:
+            self._upload.abandon()
+        finally:
+            self._count(0)
+
+    def _count(self, size_bytes: int) -> None:
+        self._shared.counter.add(
+            "put",
+            self._folder,
+            seconds=self._shared.environment.clock.monotonic_s() - self._started_s,
+            requests=self._upload.request_count,
+            moved=(0, size_bytes),
+            failed=self._is_asking,
+        )
 
 
 class AccountedStore(ObjectStore):
@@ -305,45 +360,31 @@ class AccountedStore(ObjectStore):
 
         No slot is held while the next chunk is made: that may need one itself.
         """
-        clock, driver = self._shared.environment.clock, self._driver
+        upload, size_bytes = self._begin_upload(full, create_only=create_only, durable=durable), 0
+        try:
+            for chunk in chunks:
+                upload.write(chunk)
+                size_bytes += len(chunk)
+            upload.finish()
+        except BaseException:
+            with suppress(LakebedError):  # the caller gets the first error
+                upload.abandon()
+            raise
+        return size_bytes
+
+    def begin_put(self, path: str, *, durable: bool = True) -> Upload | None:
+        if self._driver.is_remote:
+            return None
+        return self._begin_upload(self._full(path), create_only=True, durable=durable and self._shared.durable)
+
+    def _begin_upload(self, full: str, *, create_only: bool, durable: bool) -> _AccountedUpload:
+        driver = self._driver
         upload = self._call(
             "put",
             lambda: driver.open_upload(full, create_only=create_only, durable=durable),
             requests_of=lambda _: 0,
         )
-        started_s, size_bytes = clock.monotonic_s(), 0
-        is_whole = is_asking = False  # is_asking: the store is working, not the iterator
-        try:
-            for chunk in chunks:
-                is_asking = True
-                self._write(upload, chunk)
-                is_asking = False
-                size_bytes += len(chunk)
-            is_asking = True
-            upload.finish()
-            is_whole = True
-        finally:
-            if not is_whole:
-                with suppress(LakebedError):  # the caller gets the first error
-                    upload.abandon()
-            self._shared.counter.add(
-                "put",
-                self._folder,
-                seconds=clock.monotonic_s() - started_s,
-                requests=upload.request_count,
-                moved=(0, size_bytes if is_whole else 0),
-                failed=is_asking and not is_whole,
-            )
-        return size_bytes
-
-    def _write(self, upload: Upload, chunk: memoryview) -> None:
-        gate, step = self._shared.gate, self._shared.limits.upload_part_bytes
-        for start in range(0, len(chunk), step):
-            part = chunk[start : start + step]
-            if gate is None:
-                upload.write(part)
-            else:
-                gate.run(partial(upload.write, part), len(part))
+        return _AccountedUpload(self._shared, self._folder, upload)
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES

@@ -18,27 +18,15 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta, Upload
 
 
-class Upload(Protocol):
-    """An upload, invisible before `finish`. One thread uses it; it ends by `finish` or `abandon`."""
+class DriverUpload(Upload, Protocol):
+    """An upload that knows what it has asked for."""
 
     @property
     def request_count(self) -> int:
         """Requests made so far, as far as the driver knows."""
-
-    def write(self, part: memoryview) -> None:
-        """Append bytes; the caller may reuse them after the call."""
-
-    def finish(self) -> None:
-        """Make the object visible, replacing an existing one; with create-only raise `AlreadyExists` instead.
-
-        After an error the upload must still be abandoned.
-        """
-
-    def abandon(self) -> None:
-        """Discard the upload; nothing visible is left."""
 
 
 class Driver(Protocol):
@@ -91,7 +79,7 @@ class Driver(Protocol):
         if durable:
             self.sync([path for path, _ in objects])
 
-    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> Upload:
+    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> DriverUpload:
         """Begin an object of unknown size, which replaces an existing one, or with create-only fails."""
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:

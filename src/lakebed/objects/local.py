@@ -68,12 +68,12 @@ _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class _LocalUpload:
-    """A hidden file that is renamed, or create-only linked, to its name when it is complete."""
+    """A file in the object's folder that gets its name when it is complete: until then it has none, or a hidden one."""
 
     request_count = 1
 
     def __init__(
-        self, driver: LocalDriver, path: str, hidden: str, descriptor: int, *, create_only: bool, durable: bool
+        self, driver: LocalDriver, path: str, hidden: str | None, descriptor: int, *, create_only: bool, durable: bool
     ) -> None:
         self._driver = driver
         self._path = path
@@ -87,21 +87,29 @@ class _LocalUpload:
             _write_all(self._descriptor, part)
 
     def finish(self) -> None:
-        folder, _, name = self._path.rpartition("/")
-        place = os.path.dirname(self._hidden)
+        folder = self._path.rpartition("/")[0]
         with self._driver.writing(self._path):
-            if self._durable:
-                _flush(self._descriptor)
-            self._close()
-            _give_name(self._hidden, f"{place}/{name}", create_only=self._create_only)
-            if self._durable:
-                _sync_folder(place, _flush_named)
+            if self._hidden is None:
+                self._driver.name_nameless(self._descriptor, self._path, durable=self._durable)
+                self._close()
+            else:
+                self._finish_hidden(self._hidden)
         if self._durable:
             self._driver.make_parents_durable(folder)
 
+    def _finish_hidden(self, hidden: str) -> None:
+        place, name = os.path.dirname(hidden), self._path.rpartition("/")[2]
+        if self._durable:
+            _flush(self._descriptor)
+        self._close()
+        _give_name(hidden, f"{place}/{name}", create_only=self._create_only)
+        if self._durable:
+            _sync_folder(place, _flush_named)
+
     def abandon(self) -> None:
         self._close()
-        _unlink_if_there(self._hidden)
+        if self._hidden is not None:
+            _unlink_if_there(self._hidden)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -247,8 +255,7 @@ class LocalDriver(Driver):
             except _NamedError as named:
                 raise self._sync_error(named, path) from named.__cause__
             except OSError as error:
-                if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
-                    self._nameless = False  # this file system lacks files without names
+                if create_only and self._lacks_nameless(error, place):
                     continue
                 raise self._translate(error, "write", path) from error
             if durable:
@@ -319,20 +326,33 @@ class LocalDriver(Driver):
             raise self._translate(error, "write", path) from error
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _LocalUpload:
-        """Open a hidden file in the object's folder."""
+        """Open a file in the object's folder, without a name or hidden."""
         self._check(path)
         folder = path.rpartition("/")[0]
         place = self._place(folder)
         for _ in range(_PUT_TRIES_MAX):
+            hidden: str | None = None
             try:
-                hidden, descriptor = self._open_hidden(place)
+                if create_only and self._nameless:
+                    descriptor = _open_nameless(place)
+                else:
+                    hidden, descriptor = self._open_hidden(place)
             except FileNotFoundError:
                 self._make_folder(folder)
                 continue
             except OSError as error:
+                if create_only and self._lacks_nameless(error, place):
+                    continue
                 raise self._translate(error, "write", path) from error
             return _LocalUpload(self, path, hidden, descriptor, create_only=create_only, durable=durable)
         raise self._vanishing(path)
+
+    def _lacks_nameless(self, error: OSError, place: str) -> bool:
+        """Whether a put failed because this file system lacks files without names; then no other tries to make one."""
+        if not self._nameless or error.errno not in _NO_NAMELESS or not os.path.isdir(place):
+            return False
+        self._nameless = False
+        return True
 
     @contextmanager
     def writing(self, path: str) -> Iterator[None]:
@@ -359,18 +379,36 @@ class LocalDriver(Driver):
             descriptor = _open_nameless(place)
             try:
                 _write_all(descriptor, body)
-                if durable:
-                    _flush(descriptor)
-                _link_nameless(descriptor, name, parent)
+                self._flush_and_link(descriptor, name, parent, durable)
             finally:
                 os.close(descriptor)
             if durable:
-                try:
-                    self._syncs.sync(parent)
-                except OSError as error:
-                    raise _NamedError from error
+                self._sync_named(parent)
         finally:
             os.close(parent)
+
+    def name_nameless(self, descriptor: int, path: str, *, durable: bool) -> None:
+        """Give a whole file its name; the caller closes it."""
+        folder, _, name = path.rpartition("/")
+        parent = os.open(self._place(folder), _OPEN_FOLDER)
+        try:
+            self._flush_and_link(descriptor, name, parent, durable)
+            if durable:
+                self._sync_named(parent)
+        finally:
+            os.close(parent)
+
+    def _flush_and_link(self, descriptor: int, name: str, parent: int, durable: bool) -> None:
+        if durable:
+            _flush(descriptor)
+        _link_nameless(descriptor, name, parent)
+
+    def _sync_named(self, parent: int) -> None:
+        """Sync an open folder after a file got its name in it."""
+        try:
+            self._syncs.sync(parent)
+        except OSError as error:
+            raise _NamedError from error
 
     def _write_hidden(self, place: str, name: str, body: memoryview, create_only: bool, durable: bool) -> None:
         hidden, descriptor = self._open_hidden(place)

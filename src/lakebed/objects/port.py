@@ -82,6 +82,22 @@ class RequestCounts:
         return self.get + self.head + self.put + self.list + self.delete + self.copy
 
 
+class Upload(Protocol):
+    """An object that is being written, invisible before `finish`. One thread at a time uses it.
+
+    It ends by `finish` or `abandon`; after an error it must be abandoned.
+    """
+
+    def write(self, part: memoryview) -> None:
+        """Append bytes; the caller may reuse them after the call."""
+
+    def finish(self) -> None:
+        """Make the object visible, replacing an existing one; with create-only raise `AlreadyExists` instead."""
+
+    def abandon(self) -> None:
+        """Discard the upload; nothing visible is left."""
+
+
 @runtime_checkable
 class ObjectStore(Protocol):
     """A folder of immutable objects: local, memory, S3, GCS, Azure, or a fault-injecting wrapper of one."""
@@ -162,6 +178,15 @@ class ObjectStore(Protocol):
         for path, body in objects:
             self.put(path, body, create_only=True, durable=False)
         self.sync([path for path, _ in objects])
+
+    def begin_put(self, path: str, *, durable: bool = True) -> Upload | None:
+        """Begin a create-only put whose bytes come one after another, where they can be written as they come.
+
+        Returns:
+            The object to be; None where a put is one request: keep the bytes, and `put` them.
+        Raises as `put`. Cost: 1 PUT, when it is finished.
+        """
+        return None
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
