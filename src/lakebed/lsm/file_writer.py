@@ -46,6 +46,10 @@ _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 _PAGE_ROW_BYTES: Final = 2 * 2 + 4
 """Of a usual row in a page: where key and value begin, and its sequence."""
 
+_MANY_BLOCKS: Final = 32
+"""What is left of so many blocks that came together is a smaller block, and not held: to join it to what comes next would
+take as long as five blocks."""
+
 _SMALL_BODY_BYTES: Final = 1 << 20
 _LARGE_BODY_BYTES: Final = 160 << 20
 """Place for a file that is larger than a small one: more than most have."""
@@ -192,6 +196,9 @@ class FileWriter:
             whole = max(end, whole + 1)
             ends.append(whole - start)
             taken = int(sizes[whole - 1])
+        if len(ends) >= _MANY_BLOCKS:
+            whole = row_count
+            ends.append(whole - start)
         if ends:
             self._cut(batch.slice(start, whole - start), ends)
         self._begin_packing()
