@@ -196,7 +196,7 @@ class FileWriter:
             whole = max(end, whole + 1)
             ends.append(whole - start)
             taken = int(sizes[whole - 1])
-        if len(ends) >= _MANY_BLOCKS:
+        if len(ends) >= _MANY_BLOCKS and whole < row_count:
             whole = row_count
             ends.append(whole - start)
         if ends:

@@ -383,7 +383,7 @@ class LocalDriver(Driver):
             finally:
                 os.close(descriptor)
             if durable:
-                self._sync_named(parent)
+                self._sync_parent(parent)
         finally:
             os.close(parent)
 
@@ -394,7 +394,7 @@ class LocalDriver(Driver):
         try:
             self._flush_and_link(descriptor, name, parent, durable)
             if durable:
-                self._sync_named(parent)
+                self._sync_parent(parent)
         finally:
             os.close(parent)
 
@@ -403,7 +403,7 @@ class LocalDriver(Driver):
             _flush(descriptor)
         _link_nameless(descriptor, name, parent)
 
-    def _sync_named(self, parent: int) -> None:
+    def _sync_parent(self, parent: int) -> None:
         """Sync an open folder after a file got its name in it."""
         try:
             self._syncs.sync(parent)

@@ -360,7 +360,7 @@ GUARANTEES = [
     Guarantee(
         "Versions of one key are not parted by the pages of a block.",
         answer(
-            file_writer.FileWriter._emit,
+            file_writer.FileWriter._cut,
             file_writer._page_starts,
             lambda page_starts, *args, is_repeat, **kwargs: page_starts(
                 *args, is_repeat=np.zeros_like(is_repeat), **kwargs
