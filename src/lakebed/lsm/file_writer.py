@@ -47,8 +47,8 @@ _PAGE_ROW_BYTES: Final = 2 * 2 + 4
 """Of a usual row in a page: where key and value begin, and its sequence."""
 
 _MANY_BLOCKS: Final = 32
-"""What is left of so many blocks that came together is a smaller block, and not held: to join it to what comes next would
-take as long as five blocks."""
+"""What is left of so many blocks that came together is a smaller block, and not held: to join it to what comes next
+takes as long as five blocks."""
 
 _SMALL_BODY_BYTES: Final = 1 << 20
 _LARGE_BODY_BYTES: Final = 160 << 20

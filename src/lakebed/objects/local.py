@@ -349,7 +349,8 @@ class LocalDriver(Driver):
 
     def _lacks_nameless(self, error: OSError, place: str) -> bool:
         """Whether a put failed because this file system lacks files without names; then no other tries to make one."""
-        if not self._nameless or error.errno not in _NO_NAMELESS or not os.path.isdir(place):
+        is_said = error.errno == errno.EOPNOTSUPP or (error.errno in _NO_NAMELESS and os.path.isdir(place))
+        if not self._nameless or not is_said:
             return False
         self._nameless = False
         return True

@@ -201,6 +201,19 @@ def test_a_create_only_stream_replaces_nothing(opened: Callable[..., Any], size_
     assert store.head("a").size_bytes == size_bytes
 
 
+def test_where_bytes_cannot_be_written_as_they_come_nothing_is_begun(opened: Callable[..., Any]) -> None:
+    """A put to a remote store is one request; in this process and its folders an object grows until it is whole."""
+    store = opened()
+    upload = store.sub("x").begin_put("a")
+    assert (upload is None) == (not store.root_url.startswith(("memory:", "file:")))
+    if upload is not None:
+        upload.write(memoryview(b"12"))
+        upload.write(memoryview(b"3"))
+        assert list(store.list()) == []
+        upload.finish()
+        assert bytes(store.get("x/a")) == b"123"
+
+
 def test_a_lost_reply_of_a_create_only_stream_is_ours() -> None:
     """A small stream whose reply was lost is put again, and what is there then is recognised."""
     inner = open_store(f"memory://{uuid.uuid4().hex}")

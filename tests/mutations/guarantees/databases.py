@@ -443,8 +443,18 @@ GUARANTEES = [
     ),
     Guarantee(
         "A large upload to a folder replaces no object.",
-        pass_on(local._LocalUpload.finish, local._give_name, create_only=False),
-        "behaviour/objects/test_streaming.py::test_a_create_only_stream_replaces_nothing[local-10485760]",
+        pass_on(local._LocalUpload._finish_hidden, local._give_name, create_only=False),
+        "unit/objects/test_local.py::test_an_object_that_is_written_where_it_will_be[True]",
+    ),
+    Guarantee(
+        "A file that was written where it lies is on the disk before it has a name.",
+        pass_on(local._LocalUpload.finish, local.LocalDriver.name_nameless, durable=False),
+        "unit/objects/test_local.py::test_a_durable_upload_is_on_the_disk_before_it_is_named[False]",
+    ),
+    Guarantee(
+        "Blocks are in a file in the order in which they came, whichever thread packs them.",
+        skip(file_writer.FileWriter._begin_packing, file_writer.FileWriter._end_packing),
+        "unit/lsm/test_compact.py::test_threads_write_what_one_thread_writes[False]",
     ),
     Guarantee(
         "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",

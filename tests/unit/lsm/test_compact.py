@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +34,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.errors import raises
 
 NOW_MS = 1_700_000_000_000
 NUMBERS = count()
@@ -419,10 +422,13 @@ def test_a_damaged_block_found_ahead_ends_it(tmp_path: Path, *, is_local: bool) 
 
 
 @pytest.mark.usefixtures("with_workers")
+@pytest.mark.parametrize("is_local", [False, True])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Unavailable])
-def test_it_stops_where_the_caller_does(error: type[BaseException]) -> None:
-    """An error or an interrupt of the caller between two windows ends it, and the other threads."""
-    bench = Bench()
+def test_it_stops_where_the_caller_does(tmp_path: Path, error: type[BaseException], *, is_local: bool) -> None:
+    """An error or an interrupt of the caller between two windows ends it, the other threads, and unfinished files."""
+    bench = Bench(folder=tmp_path if is_local else None)
+    file_set = make_overlapping(bench)
+    stored, open_count = [meta.path for meta in bench.store.list()], len(os.listdir("/dev/fd"))
     counts: list[int] = []
 
     def stop(rows: int, size_bytes: int) -> None:
@@ -431,8 +437,35 @@ def test_it_stops_where_the_caller_does(error: type[BaseException]) -> None:
             raise error("stop")
 
     with pytest.raises(error):
-        bench.compact(make_overlapping(bench), progress=stop)
+        bench.compact(file_set, run_file_bytes=1 << 30, progress=stop)
     assert len(counts) == 2
+    assert ([meta.path for meta in bench.store.list()], len(os.listdir("/dev/fd"))) == (stored, open_count)
+
+
+@pytest.mark.parametrize("workers", ["", "with_workers"])
+@pytest.mark.parametrize("call", ["write", "fsync", "link"])
+def test_a_folder_that_does_not_take_a_file_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str, call: str, request: pytest.FixtureRequest
+) -> None:
+    """The error is raised, no run names the file, and nothing is left of it; the next try succeeds."""
+    if workers:
+        request.getfixturevalue(workers)
+    bench = Bench(folder=tmp_path)
+    file_set = make_overlapping(bench)
+    stored, open_count = [meta.path for meta in bench.store.list()], len(os.listdir("/dev/fd"))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with raises(Unavailable, "disk_full"):
+            bench.compact(file_set, run_file_bytes=20_000)
+    assert ([meta.path for meta in bench.store.list()], len(os.listdir("/dev/fd"))) == (stored, open_count)
+    run = bench.compact(file_set, run_file_bytes=20_000)
+    assert run is not None
+    is_equal = list(bench.rows(run.files)) == newest_rows(bench, file_set)
+    assert is_equal
 
 
 @pytest.mark.usefixtures("with_workers")

@@ -11,10 +11,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption
 from lakebed.lsm import file_reader, format
+from lakebed.lsm import page as page_module
 from lakebed.lsm.block import Compression
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader, unload_mapped
@@ -28,11 +30,12 @@ from lakebed.lsm.page import (
     _layout_of,
     add_pairs,
     batch_of_pages,
-    form_pages,
     find_among_all,
     find_rows,
     find_value,
     find_values,
+    form_pages,
+    pack_pages,
 )
 from lakebed.lsm.row_merge import rows_of_batch
 from lakebed.lsm.short_scan import Newest
@@ -371,6 +374,33 @@ def test_a_mapped_page_that_is_not_compressed_is_not_kept(tmp_path: Path) -> Non
         assert reader.find_value(tail, row.key) == row.value
         assert reader.get(row.key) == [row]
     assert len(cache) == count
+
+
+LENGTHS = [
+    [4_096] * 16,
+    [24, 4_100, 65_536, 1, *range(4_000, 4_100)],
+    [4_096] * 40 + [65_537],  # too long for one block of a frame
+    [4_096] * 15,
+]
+
+
+@pytest.mark.parametrize("reason", ["", "another layout"])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=[str(number) for number in range(len(LENGTHS))])
+def test_pages_are_compressed_together_as_they_are_alone(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], reason: str
+) -> None:
+    """Byte by byte, whatever a page has; also where Arrow's message is not as it is expected."""
+    rng = random.Random(len(lengths))
+    pages = [rng.randbytes(length) if rng.random() < 0.2 else (b"%09d" * length)[:length] for length in lengths]
+    if reason:
+        places = page_module._read_buffer_places
+        monkeypatch.setattr(page_module, "_read_buffer_places", lambda metadata: places(metadata) + np.array([8, 0]))
+    packed = pack_pages(pa.py_buffer(b"".join(pages)), lengths, compression="lz4")
+    assert len(packed) == len(pages)
+    codec = pa.Codec("lz4_raw")
+    for stored, content in zip(packed, pages, strict=True):
+        small = codec.compress(content, asbytes=True)
+        assert bytes(stored) == (small if len(small) < len(content) - len(content) // 32 else content)
 
 
 @pytest.mark.parametrize("share", [0, 2, 8])

@@ -312,6 +312,64 @@ def test_create_only_never_replaces(tmp_path: Path, with_names: bool) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.parametrize("with_names", [False, True])
+def test_an_object_that_is_written_where_it_will_be(tmp_path: Path, with_names: bool) -> None:
+    """It is there when it is whole, and not before; it replaces nothing, and leaves nothing when it is abandoned."""
+    store = open_named(tmp_path / "new", with_names=with_names)
+    open_count = len(os.listdir("/dev/fd"))
+    with store.count() as requests:
+        upload = store.begin_put("folder/a")
+        upload.write(memoryview(b"one, "))
+        upload.write(memoryview(b"two"))
+        assert list(store.list()) == []
+        upload.finish()
+    assert (requests.put, requests.bytes_written, requests.errors) == (1, 8, 0)
+    assert bytes(store.get("folder/a")) == b"one, two"
+    late, abandoned = store.begin_put("folder/a"), store.begin_put("folder/b")
+    for upload in (late, abandoned):
+        upload.write(memoryview(b"three"))
+    with pytest.raises(AlreadyExists):
+        late.finish()
+    for upload in (late, abandoned):
+        upload.abandon()
+    assert os.listdir(tmp_path / "new" / "folder") == ["a"]
+    assert bytes(store.get("folder/a")) == b"one, two"
+    assert len(os.listdir("/dev/fd")) == open_count
+
+
+@pytest.mark.parametrize("with_names", [False, True])
+def test_a_durable_upload_is_on_the_disk_before_it_is_named(tmp_path: Path, calls: list[str], with_names: bool) -> None:
+    """Its bytes are synced, then it gets its name, then its folder is synced; without durability nothing is."""
+    store = open_named(tmp_path, with_names=with_names)
+    store.put("warm", b"x", create_only=True)
+    for durable, synced in ((True, ["fsync", "link", "fsync"]), (False, ["link"])):
+        upload = store.begin_put(f"a-{durable}", durable=durable)
+        upload.write(memoryview(b"1"))
+        calls.clear()
+        upload.finish()
+        assert [call for call in calls if call in ("fsync", "link")] == synced
+
+
+def test_an_upload_to_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store says what was missing, counts an error, and gives back the place of what was written."""
+    store = open_store(tmp_path)
+    with store.count() as requests:
+        upload = store.begin_put("a")
+        upload.write(memoryview(b"1"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", raise_full)
+            with raises(Unavailable, "disk_full"):
+                upload.write(memoryview(b"2"))
+        upload.abandon()
+    assert (requests.put, requests.errors, requests.bytes_written) == (1, 1, 0)
+    assert os.listdir(tmp_path) == []
+
+
+def raise_full(*_: Any) -> int:
+    """What a write to a full disk does."""
+    raise OSError(errno.ENOSPC, "no space left")
+
+
 def test_a_file_system_without_nameless_files_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ``O_TMPFILE`` is not known, hidden names serve, and the store remembers."""
     store = open_store(tmp_path, limits=StoreLimits(upload_part_bytes=UPLOAD_PART_BYTES_MIN))
@@ -323,10 +381,16 @@ def test_a_file_system_without_nameless_files_is_served(tmp_path: Path, monkeypa
         return real(path, flags, *args, **settings)
 
     monkeypatch.setattr(os, "open", refuse)
-    store.put("a/b", b"1", create_only=True)
+    upload = store.begin_put("a/b")
+    upload.write(memoryview(b"1"))
+    upload.finish()
     with pytest.raises(AlreadyExists):
         store.put("a/b", b"2", create_only=True)
     assert bytes(store.get("a/b")) == b"1"
+    assert not store._driver._nameless
+    other = open_store(tmp_path / "other")
+    other.put("a/b", b"1", create_only=True)
+    assert bytes(other.get("a/b")) == b"1"
 
 
 def test_leftovers_of_a_crash_are_hidden(tmp_path: Path) -> None:
