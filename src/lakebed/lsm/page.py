@@ -144,10 +144,11 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
         texts: list[bytes] = []
         for flag, start, end in zip(heads["flags"].tolist(), starts.tolist(), ends.tolist(), strict=True):
             text = (rows if flag & _IS_WIDE else narrow)[start:end].tobytes()
-            text += kinds[start:end].tobytes() if flag & _HAS_KINDS else b""
-            texts.append(
-                text + (ends_ms[start:end].tobytes() + is_valid[start:end].tobytes() if flag & _HAS_ENDS else b"")
-            )
+            if flag & _HAS_KINDS:
+                text += kinds[start:end].tobytes()
+            if flag & _HAS_ENDS:
+                text += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
+            texts.append(text)
         fixed, fixed_offsets = pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)])
     head_offsets = np.arange(0, (len(starts) + 1) * PAGE_HEADER_BYTES, PAGE_HEADER_BYTES)
     columns = [
@@ -157,10 +158,13 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
         _texts(value_offsets[places], batch.column(3).buffers()[2]),
     ]
     pages = pc.binary_join_element_wise(*columns, _NOTHING)
-    return pages.buffers()[2], np.diff(np.frombuffer(pages.buffers()[1], np.int64, len(starts) + 1))
+    _, offsets, content = pages.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(starts) + 1)
+    return content, bounds[1:] - bounds[:-1]
 
 
 def _texts(offsets: npt.NDArray[Any], content: pa.Buffer | None) -> pa.LargeBinaryArray:
+    """What lies between neighbouring offsets of a buffer."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int64)), content or _ZEROS]
     return pa.Array.from_buffers(_LARGE_BINARY, len(offsets) - 1, buffers, 0)
 
@@ -211,6 +215,8 @@ def _pack_at_once(content: pa.Buffer, bounds: Sequence[int], lengths: Sequence[i
     message = messages.read_next_message()
     body = memoryview(message.body)
     places = _read_buffer_places(message.metadata)[2:]  # behind validity and views
+    if len(places) != len(lengths) or int(places.sum(axis=1).max()) > len(body):
+        return None
     starts, ends = places[:, 0] + _PREFIX_TYPE.itemsize, places[:, 0] + places[:, 1] - len(_FRAME_END)
     prefix_places = places[:, :1] + np.arange(_PREFIX_TYPE.itemsize)
     prefixes = np.frombuffer(body, np.uint8)[prefix_places].view(_PREFIX_TYPE).ravel()
