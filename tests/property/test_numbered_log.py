@@ -344,6 +344,22 @@ def test_only_what_landed_late_is_withdrawn(padded: bool) -> None:
     assert (log.ids(), log.withdraw_late()) == ([2, 3, 4], [])
 
 
+def test_a_log_without_a_boundary_passes_no_number() -> None:
+    """Every number is free, and no write is known to have lost."""
+    log = log_on(fresh(), boundary_folder=None)
+    append(log, 1)
+    assert (log.boundary(), log.free_from(), log.withdraw_late()) == (0, 0, [])
+    assert not log.has_other_winner(1, "another")
+
+
+def test_the_boundary_names_another_winner() -> None:
+    """Of a number that it has passed, to each write but the one that won."""
+    log = log_on(fresh())
+    append(log, 1, 2)
+    log.raise_boundary(2)
+    assert [log.has_other_winner(number, "another") for number in (1, 2)] == [True, False]
+
+
 def test_markers_are_numbered_from_one_on() -> None:
     """As the format says, so that every client sees the first one that any other has raised."""
     store = fresh()

@@ -72,6 +72,11 @@ def committing(ledger: Ledger, request: CommitRequest) -> Callable[[TenantRecord
 # ---- what is stored
 
 
+def test_the_first_id_that_is_proposed_is_the_ledgers(key_value: KeyValue) -> None:
+    """Whoever proposes another one later gets the first."""
+    assert [Ledger(key_value).identity(proposed) for proposed in ("one", "two")] == ["one", "one"]
+
+
 def test_a_step_is_one_write_with_what_it_finished(key_value: KeyValue) -> None:
     """Record, finished transaction and task are there together; another process reads the same."""
     counted = CountedKeyValue(key_value)

@@ -352,6 +352,25 @@ def test_what_is_resumed_goes_on_and_what_is_not_is_acknowledged() -> None:
     ] == [(2, OPEN, 2)]
 
 
+@pytest.mark.parametrize(("generation", "txn"), [(1, 2), (2, 1), (0, 1), (1, 0)])
+def test_what_is_resumed_but_not_open_gets_a_new_transaction(generation: int, txn: int) -> None:
+    """A local state of another generation or transaction than the open one, older or newer, does not go on."""
+    record, _, _ = in_state(OPEN)
+    step = machine.restart(record, NODES["a"], Resumed("t", generation, txn), now_ms=NOW)
+    assert [
+        (transaction.id, transaction.generation)
+        for transaction in step.record.transactions
+        if transaction.state is OPEN
+    ] == [(2, 2)]
+
+
+def test_a_deleted_tenant_seals_only_timelines_that_take_rows() -> None:
+    """Not a pin, which has no log, and not one that is sealed."""
+    timelines = {"main": Progress(0, 0), "over": Progress(0, 0), "pin": Progress(0, 0, is_read_only=True)}
+    record = tenant(timelines=timelines, names={name: name for name in timelines}, sealed=("over",))
+    assert machine.delete(record, now_ms=NOW).record.sealing == ("main",)
+
+
 def test_a_lost_local_state_acknowledges_nothing() -> None:
     """Another process may still run with the state of old."""
     record, _, _ = in_state(OPEN)
