@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import re
 
 import msgspec
 import pytest
@@ -101,6 +102,16 @@ def test_a_wrong_reference_is_named(home: RepositoryContext, text: str, kind: st
     with raises((NotFound, InvalidRequest), kind) as caught:
         resolve(home, text)
     assert says in str(caught.value)
+
+
+def test_at_most_three_near_names_are_named(home: RepositoryContext) -> None:
+    """The nearest of branches, where a reference or a branch is asked for."""
+    for number in range(4):
+        make_branch(home, f"work-{number}", add_commit(home, "commit"))
+    for ask in (lambda: resolve(home, "work-"), lambda: load_branch(home, "work-")):
+        with pytest.raises(NotFound) as caught:
+            ask()
+        assert len(re.findall("work-[0-9]", str(caught.value))) == 3
 
 
 def test_an_ambiguous_abbreviation_is_refused(home: RepositoryContext) -> None:
