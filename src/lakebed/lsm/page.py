@@ -24,7 +24,7 @@ from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
 import lakebed.compute as pc
-from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, numbers_of, offsets_of
+from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, indices_of, numbers_of, offsets_of
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
@@ -79,6 +79,7 @@ _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
 _ZEROS: Final = pa.py_buffer(bytes(128 << 10))
 _BINARY, _LARGE_BINARY, _UINT8, _UINT64, _INT64 = pa.binary(), pa.large_binary(), pa.uint8(), pa.uint64(), pa.int64()
+_NO_BYTES: Final = pa.py_buffer(b"")
 _NOTHING: Final = pa.scalar(b"", _LARGE_BINARY)
 _OFFSET_MAX: Final = (1 << 31) - 1
 """Of Arrow's binary columns."""
@@ -595,20 +596,23 @@ def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.Recor
         raise BadPageError
     octets = np.frombuffer(content, np.uint8)
     heads = octets[starts[:, None] + _HEADER_PLACES].view(_HEADER_TYPE).ravel()
-    last = ends.tolist()
     if heads["flags"].any() or len(content) > _OFFSET_MAX:
-        return batch_of_pages([content[start:end] for start, end in zip(starts.tolist(), last, strict=True)])
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        return batch_of_pages([content[start:end] for start, end in pairs])
     counts, key_bytes, value_bytes = (heads[name].astype(np.int64) for name in ("rows", "keys", "values"))
     tops_at = starts + PAGE_HEADER_BYTES
     keys_at = tops_at + 8 * counts
     values_at = keys_at + key_bytes
     if not counts.all() or not np.array_equal(values_at + value_bytes, ends):
         raise BadPageError
-    cut = memoryview(content).__getitem__
-    key_starts, value_starts = keys_at.tolist(), values_at.tolist()
-    rows = np.frombuffer(b"".join(map(cut, map(slice, tops_at.tolist(), key_starts))), _NARROW)
-    keys = b"".join(map(cut, map(slice, key_starts, value_starts)))
-    values = b"".join(map(cut, map(slice, value_starts, last)))
+    # Header, rows, keys and values of each page are texts that follow each other: Arrow takes every fourth by one call.
+    bounds = np.empty(4 * len(starts) + 1, np.int64)
+    bounds[0:-1:4], bounds[1::4], bounds[2::4], bounds[3::4], bounds[-1] = starts, tops_at, keys_at, values_at, ends[-1]
+    parts = _texts(bounds, pa.py_buffer(content))
+    fixed, keys, values = (
+        parts.take(indices_of(np.arange(number, len(parts), 4))).buffers()[2] or _NO_BYTES for number in (1, 2, 3)
+    )
+    rows = np.frombuffer(fixed, _NARROW)
     sequences = np.repeat(heads["base"], counts)
     sequences += rows["sequence"]
     count = len(rows)
@@ -667,13 +671,13 @@ def _join_wide(fixed: Sequence[bytes], flags: Sequence[int]) -> npt.NDArray[Any]
 
 
 def _binary(
-    starts: npt.NDArray[Any], bases: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], content: bytes
+    starts: npt.NDArray[Any], bases: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], content: Buffer
 ) -> pa.BinaryArray:
     """A binary array of contents that were joined: `starts` count from where each of them begins, `bases`."""
     offsets = np.empty(len(starts) + 1, np.int32)
     offsets[:-1] = starts
     offsets[:-1] += np.repeat(bases.astype(np.int32), counts)
-    offsets[-1] = len(content)
+    offsets[-1] = memoryview(content).nbytes
     if (offsets[1:] < offsets[:-1]).any():
         raise BadPageError
     return pa.Array.from_buffers(_BINARY, len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
