@@ -884,7 +884,7 @@ class FileReader:
         """Read one block for one key, into the cache if that wants it."""
         start = tail.offsets[number]
         body = self._read(start, start + tail.lengths[number], mapped=tail.mapped)
-        block = decode_blocks(tail, number, (body,), path=self._path)
+        block = decode_blocks(tail, number, number + 1, body, path=self._path)
         if self._cache.wants(self._name, number):
             self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
@@ -944,17 +944,18 @@ class FileReader:
         if not fill_cache and tail.mapped is not None and 2 * len(cached) <= len(numbers):
             # Of a local file no request is saved by a few of them, and each would part a run.
             cached.clear()
-        missing = sorted(number for number in numbers if number not in cached)
-        ranges = [(tail.offsets[number], tail.offsets[number] + tail.lengths[number]) for number in missing]
-        stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
         is_joined = not fill_cache and tail.pages is not None
-        for run in _runs(tail, numbers, cached, run_bytes=run_bytes if is_joined else 0):
-            low, high = min(run[0], run[-1]), max(run[0], run[-1])
+        runs = [
+            (min(run[0], run[-1]), max(run[0], run[-1]))
+            for run in _runs(tail, numbers, cached, run_bytes=run_bytes if is_joined else 0)
+        ]
+        missing = sorted(run for run in runs if run[0] not in cached)
+        ranges = [(tail.offsets[low], tail.offsets[high] + tail.lengths[high]) for low, high in missing]
+        stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
+        for low, high in runs:
             block = cached.get(low)
             if block is None:
-                block = decode_blocks(
-                    tail, low, [stored.pop(number) for number in range(low, high + 1)], path=self._path
-                )
+                block = decode_blocks(tail, low, high + 1, stored.pop((low, high)), path=self._path)
                 if fill_cache:
                     self._cache.put(self._name, low, block, size_bytes=block.size_bytes)
             yield low, high, block

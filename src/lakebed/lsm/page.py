@@ -247,13 +247,26 @@ def _read_buffer_places(metadata: pa.Buffer) -> npt.NDArray[np.int64]:
     return np.frombuffer(metadata, np.dtype("<i8"), 2 * count, at + 4).reshape(count, 2)
 
 
-def unpack_pages(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> bytes:
-    """Some pages as they were before compression, one after another. As `unpack_each`."""
-    if codec != NOT_COMPRESSED and CODECS[codec].name == "lz4_raw" and len(pieces) > 1:
-        code = _frame_code(max(raw_lengths))
-        if code is not None and list(map(len, pieces)) != raw_lengths:
-            return _unpack_as_frame(pieces, raw_lengths, code=code)
-    return b"".join(pieces if codec == NOT_COMPRESSED else unpack_each(pieces, raw_lengths, codec=codec))
+def unpack_pages(
+    body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, codec: int
+) -> bytes:
+    """Neighbouring pages as they were before compression, one after another.
+
+    Args:
+        body: what is stored of them and perhaps of others.
+        bounds: where each page begins there, and where the last one ends.
+        raw_lengths, codec: as for `unpack_each`, which says what is raised.
+    """
+    lengths = bounds[1:] - bounds[:-1]
+    if codec == NOT_COMPRESSED:
+        return bytes(body[int(bounds[0]) : int(bounds[-1])])
+    if CODECS[codec].name == "lz4_raw" and len(lengths) > 1:
+        code = _frame_code(int(raw_lengths.max()))
+        if code is not None and not np.array_equal(lengths, raw_lengths):
+            return _unpack_as_frame(body, bounds, raw_lengths, code=code)
+    ends = bounds.tolist()
+    pieces = list(map(body.__getitem__, map(slice, ends, ends[1:])))
+    return b"".join(unpack_each(pieces, raw_lengths.tolist(), codec=codec))
 
 
 def unpack_each(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> list[bytes]:
@@ -281,21 +294,26 @@ def _frame_code(size_bytes: int) -> int | None:
     return next((code for code, limit in _FRAME_CODES.items() if size_bytes <= limit), None)
 
 
-def _unpack_as_frame(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, code: int) -> bytes:
+def _unpack_as_frame(
+    body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, code: int
+) -> bytes:
     """Decompress LZ4 blocks by one call, in which no Python code runs, as the blocks of a frame that is made here.
 
     Source: LZ4 Frame Format 1.6: magic number, descriptor with a byte of its checksum, blocks behind their sizes, of
     which the highest bit is set where a block is not compressed, end mark.
     """
     descriptor = bytes((_FRAME_OF_SEPARATE_BLOCKS, code << 4))
-    lengths = np.fromiter(map(len, pieces), np.uint32, len(pieces))
-    lengths[lengths == np.asarray(raw_lengths, np.uint32)] |= _FRAME_STORED
-    parts: list[Buffer] = [_FRAME_MAGIC + descriptor + bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))]
-    parts += 2 * len(pieces) * [_FRAME_END]
-    parts[1::2] = lengths.astype("<u4", copy=False).view("V4").tolist()
-    parts[2::2] = pieces
-    parts.append(_FRAME_END)
-    content: bytes = _FRAMES.decompress(b"".join(parts), sum(raw_lengths), asbytes=True)
+    header = _FRAME_MAGIC + descriptor + bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))
+    lengths = bounds[1:] - bounds[:-1]
+    sizes = lengths.astype("<u4")
+    sizes[lengths == raw_lengths] |= _FRAME_STORED
+    # Each size and its block are joined; so are the header and the end mark, each with nothing.
+    size_bounds = np.arange(len(header) - 4, len(header) + 4 * len(sizes) + 5, 4)
+    size_bounds[0] = 0
+    block_bounds = np.concatenate([bounds[:1], bounds, bounds[-1:]])
+    marks = _texts(size_bounds, pa.py_buffer(header + sizes.tobytes() + _FRAME_END))
+    frame = pc.binary_join_element_wise(marks, _texts(block_bounds, pa.py_buffer(body)), _NOTHING)
+    content: bytes = _FRAMES.decompress(frame.buffers()[2], int(raw_lengths.sum()), asbytes=True)
     return content
 
 

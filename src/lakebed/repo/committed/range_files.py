@@ -207,7 +207,7 @@ def rows_of_file(body: memoryview, *, path: str) -> list[pa.RecordBatch]:
 def _batches_of(body: memoryview, file: FileMeta, *, path: str) -> list[pa.RecordBatch]:
     tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
     return [
-        decode_blocks(tail, number, [body[entry.offset : entry.offset + entry.length]], path=path).batch
+        decode_blocks(tail, number, number + 1, body[entry.offset : entry.offset + entry.length], path=path).batch
         for number, entry in enumerate(tail.entries(0, tail.block_count))
     ]
 
