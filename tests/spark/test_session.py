@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
+from lakebed.objects import open_store
 from lakebed.spark import java
+from lakebed.table.table import Table
 
 PROGRAM = """
 import os
@@ -120,6 +124,25 @@ def test_running_session_is_used(spark: SparkSession) -> None:
     assert again is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == before
     assert spark.conf.get("spark.driver.memory") == "1g"
+
+
+def test_a_running_session_is_used_unchanged_in_other_threads(spark: SparkSession, tmp_path: Path) -> None:
+    """A thread that started no session uses the running one: its settings stay, and rows are deleted by a predicate."""
+    table = Table.create(open_store(tmp_path, durable=False), name="t", schema=pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1, 2]}))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+    def work() -> str | None:
+        lakebed.spark.delete("id = 1", table)
+        return lakebed.spark.session().conf.get("spark.sql.session.timeZone")
+
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(work).result() == "Asia/Tokyo"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+    assert table.read().to_pylist() == [{"id": 2}]
 
 
 def test_settings_that_pay(spark: SparkSession) -> None:

@@ -14,6 +14,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from lakebed.spark import jobs
 from lakebed.table.table import Table
+from lakebed.testing.between import Between
 
 MakeTable = Callable[..., Table]
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int32())])
@@ -103,3 +104,32 @@ def test_an_upsert_does_not_erase_a_column_that_is_added_while_it_runs(
     with pytest.raises(InvalidRequest, match="no column 'x'"):
         lakebed.spark.upsert(while_it_runs(spark, other), stale)
     assert rows_of(other) == [(1, 10, None), (2, 20, None), (3, 30, "three")]
+
+
+class PickledAlone(Between):
+    """A store between whose calls something happens, but not in tasks: these have the table's own."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return open_store, (self.root_url,)
+
+
+@pytest.mark.parametrize("compacts", [False, True], ids=["rows are deleted", "files are merged"])
+def test_a_delete_that_loses_a_race_leaves_no_files(spark: SparkSession, make_table: MakeTable, compacts: bool) -> None:
+    """Another writer replaces the files before the commit: the delete is repeated, and what it wrote first is gone."""
+    other = make_table(SCHEMA)
+    for k in (1, 2):
+        other.write(pa.table({"k": [k, k + 10], "v": [10, 20]}, SCHEMA))
+
+    def happens() -> object:
+        return other.compact(full=True) if compacts else other.delete("k = 11")
+
+    store = PickledAlone(other.store, kind="put", prefix="manifest/", happens=happens)
+    lakebed.spark.delete("v = 10", Table.open(store, name="t"))
+    assert store.happened
+    assert rows_of(other) == ([(11, 20), (12, 20)] if compacts else [(12, 20)])
+    other.compact(full=True)
+    other.expire(retain_max=1, retain_min=1)
+    table = opened(other)
+    named = table.context.manifests.live_entries(table.latest()).column("file_name").to_pylist()
+    data = {meta.path.rpartition("/")[2] for meta in table.store.list("") if meta.path.startswith("bucket-")}
+    assert data == set(named)

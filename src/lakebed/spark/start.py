@@ -65,7 +65,7 @@ def session(
     if cores is not None and cores < 1:
         raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)
     wanted = dict(settings or {})
-    running = SparkSession.getActiveSession()
+    running = find_session()
     if catalogs:
         defaults = catalog_settings(catalogs)
         if running is not None and defaults[JARS] not in (running.conf.get(JARS, "") or ""):
@@ -92,6 +92,18 @@ def session(
         require_java()
         SparkContext._ensure_initialized(gateway=launch(conf), conf=conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def find_session() -> SparkSession | None:
+    """Return the session of this thread, or else the one that another thread started; None: no session is running."""
+    active = SparkSession.getActiveSession()
+    if (
+        active is None
+        and SparkContext._active_spark_context is not None
+        and SparkSession._instantiatedSession is not None
+    ):
+        return SparkSession.builder.getOrCreate()
+    return active
 
 
 def query_loggers() -> list[logging.Logger]:

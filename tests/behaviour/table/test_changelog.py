@@ -17,6 +17,7 @@ from lakebed.runtime import Environment
 from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.compaction.compact import compact, run_task
+from lakebed.table.model.model import DataField
 from lakebed.table.read.read import read_split_table
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
@@ -396,19 +397,30 @@ def test_a_row_that_comes_and_goes_within_a_batch() -> None:
         assert [(row["id"], row["_row_kind"]) for batch in batches for row in batch] == expected
 
 
-def test_rows_with_nested_columns_are_compared() -> None:
-    """A row with an array is a changed one when it is written again; other rows are not."""
-    schema = pa.schema([*SCHEMA, ("tags", pa.list_(pa.string()))])
-    options = {"bucket": "1", "changelog-producer": "full-compaction"}
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("ARRAY<STRING>", ["a"], []),
+        ("MAP<STRING, INT>", [("a", 1)], [("a", 2)]),
+        ("ROW<a INT>", {"a": 1}, {"a": None}),
+        ("VARIANT", {"value": b"\x0c\x01", "metadata": b"\x01\0\0"}, {"value": b"\x0c\x02", "metadata": b"\x01\0\0"}),
+        ("BLOB", b"a", b"b"),
+    ],
+)
+def test_rows_of_every_type_are_compared(kind: str, old: object, new: object) -> None:
+    """Of rows that are written again those are changes whose values are others."""
     table = Table.create(
-        open_store(f"memory://changelog-{uuid.uuid4()}"), name="t", schema=schema, primary_keys=["id"], options=options
+        open_store(f"memory://changelog-{uuid.uuid4()}"),
+        name="t",
+        schema=[DataField(0, "id", "BIGINT", nullable=False), DataField(1, "x", kind)],
+        primary_keys=["id"],
+        options={"bucket": "1", "changelog-producer": "full-compaction"},
     )
-    table.upsert(pa.table({"id": [1, 2], "v": [1, 1], "tags": [["a"], None]}, schema=schema))
-    table.compact(full=True)
-    table.upsert(pa.table({"id": [2, 3], "v": [1, 1], "tags": [["b"], []]}, schema=schema))
-    table.compact(full=True)
-    pairs = [(row["id"], row["tags"], row["_row_kind"]) for row in table.changes(2).to_pylist()]
-    assert pairs == [(2, None, "-U"), (2, ["b"], "+U"), (3, [], "+I")]
+    for ids, values in (([1, 2, 3], [old, None, old]), ([1, 2, 3, 4], [old, old, new, None])):
+        table.upsert(pa.table({"id": ids, "x": values}, schema=table.arrow_schema))
+        table.compact(full=True)
+    changes = [(row["id"], row["x"], row["_row_kind"]) for row in table.changes(2).to_pylist()]
+    assert changes == [(2, None, "-U"), (2, old, "+U"), (3, old, "-U"), (3, new, "+U"), (4, None, "+I")]
 
 
 def test_rows_that_a_rollback_unmarks() -> None:

@@ -403,3 +403,19 @@ def test_rows_that_depend_on_older_ones_with_deletion_vectors() -> None:
     table.compact()
     result = read(table, following.plan(start, following.advance(start, Limits())))
     assert [(row["v"], row["_row_kind"]) for row in result] == [(1, "-U"), (3, "+U")]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_changes_of_nested_columns_go_on_after_an_overwrite(keyed: bool) -> None:
+    """A stream of changes compares the rows of the versions before and after, their arrays among them."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("l", pa.list_(pa.int64()))])
+    table = Table.create(
+        open_store(f"memory://stream-nested-{keyed}"), name="t", schema=schema, primary_keys=["id"] if keyed else []
+    )
+    table.write(pa.table({"id": [1, 2], "l": [[1], None]}, schema))
+    following = stream(table, changes=True)
+    offset, _ = drain(table, following, following.first(), Limits())
+    table.overwrite(pa.table({"id": [1, 2], "l": [[1], []]}, schema))
+    _, ((*changes,),) = drain(table, following, offset, Limits())
+    kinds = {(row["_row_kind"], row["id"], None if row["l"] is None else tuple(row["l"])) for row in changes}
+    assert kinds == ({("-U", 2, None), ("+U", 2, ())} if keyed else {("-D", 2, None), ("+I", 2, ())})

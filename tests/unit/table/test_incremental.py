@@ -32,12 +32,17 @@ def test_counts_and_emptiness() -> None:
     assert diff.counts == {"added": 1, "removed": 0, "changed": 1}
 
 
-def test_nested_columns_are_refused() -> None:
-    """Rows with nested columns have no cheap equality; the column is named."""
-    table = table_of("diff-nested", pa.schema([("a", pa.int64()), ("l", pa.list_(pa.int64()))]))
-    table.append(pa.table({"a": [1], "l": pa.array([[1]], pa.list_(pa.int64()))}))
-    with pytest.raises(InvalidRequest, match="'l'"):
-        table.diff(1, 1)
+def test_rows_with_nested_columns_are_compared() -> None:
+    """By key a row whose array is another one is a changed one, without keys it is another row; only keys are plain."""
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False), ("l", pa.list_(pa.int64()))])
+    for keys in ((), ("a",)):
+        table = table_of("diff-nested", schema, primary_keys=keys)
+        for lists in ([[1], None, []], [[1], [], []]):
+            table.overwrite(pa.table({"a": [1, 2, 3], "l": lists}, schema))
+        counts = {"added": 0, "removed": 0, "changed": 1} if keys else {"added": 1, "removed": 1, "changed": 0}
+        assert table.diff(1, 2).counts == counts
+        with pytest.raises(InvalidRequest, match="'l' is ARRAY<BIGINT>: rows cannot be paired by nested columns"):
+            table.diff(1, 2, keys=["l"])
 
 
 @settings(deadline=None)

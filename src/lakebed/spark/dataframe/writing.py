@@ -26,6 +26,7 @@ from lakebed.spark.dataframe.reading import read_splits
 from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.shipping import ship, split_bytes, split_files
 from lakebed.spark.plan.types import arrow_schema_of
+from lakebed.spark.start import find_session
 from lakebed.spark.tasks.committing import WRITTEN_AGAIN, check_committed, commit_changes, discarding
 from lakebed.spark.tasks.tasks import changes_of_units, collect_changes
 from lakebed.spark.tasks.write_tasks import distribute, write_task
@@ -316,7 +317,8 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
         if not changes and options.get("commit_identifier") is None:
             return None
         try:
-            return commit_changes(table, changes, options=options, kind="OVERWRITE")
+            with discarding(table, changes):
+                return commit_changes(table, changes, options=options, kind="OVERWRITE")
         except Conflict as lost:
             if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise
@@ -328,7 +330,7 @@ def _without_rows(rewrite: Rewrite, store: ObjectStore, *, where: Predicate, pla
 
 
 def _active_session() -> SparkSession:
-    spark = SparkSession.getActiveSession()
+    spark = find_session()
     if spark is None:
         raise InvalidRequest(
             "Deleting by a predicate reads the table through Spark, and no Spark session is running: start one with "

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict
+from lakebed.errors import Conflict, InvalidRequest
 from lakebed.repo.objects.task_store import EntryStore
 from lakebed.table.branch.candidates import paths_of
 from lakebed.table.branch.discard import discard_changes, paths_written
@@ -28,9 +28,6 @@ BRANCH_MOVED: Final = "branch_moved"
 
 WRITTEN_AGAIN: Final = ("index_changed", "schema_changed")
 """Kinds of the conflicts after which the same rows can be written again: by the newest schema and its buckets."""
-
-_NOT_COMMITTED: Final = ("rows_changed", *WRITTEN_AGAIN)
-"""Kinds of the conflicts after which the files of a job are of no use: nothing was committed."""
 
 
 def commit_changes(
@@ -61,11 +58,14 @@ def commit_changes(
 
 @contextmanager
 def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
-    """Delete the files of a job whose commit, in the block, meets a conflict after which they are of no use."""
+    """Delete the files of a job whose commit, in the block, is refused: nothing was committed.
+
+    After another error that is open, and after `check_there` they are committed.
+    """
     try:
         yield
-    except Conflict as lost:
-        if lost.kind in _NOT_COMMITTED:
+    except (Conflict, InvalidRequest) as refused:
+        if refused.kind != BRANCH_MOVED:
             discard_changes(table.context, changes)
         raise
 

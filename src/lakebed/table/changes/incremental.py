@@ -34,7 +34,7 @@ from lakebed.table.model.changelog_options import Producer, least_logged_level, 
 from lakebed.table.model.model import Snapshot, Split, TableSchema
 from lakebed.table.model.types import arrow_schema
 from lakebed.table.read.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
-from lakebed.table.read.row_diff import Parts, diff_buckets, diff_splits, group_splits, refuse_nested
+from lakebed.table.read.row_diff import Parts, diff_buckets, diff_splits, group_splits, refuse_nested_keys
 from lakebed.table.read.scan import Scan, scan_snapshot
 from lakebed.table.read.vectors import has_option, with_vectors
 from lakebed.table.schema.schema import require_column, with_nulls_of
@@ -242,14 +242,11 @@ def plan_replaced(
     Args:
         told_by: compare the rows that have been told (`entries_in_log`), those of level 0 among them though readers may
             leave them out; None: the rows that readers see.
-
-    Raises `InvalidRequest`: a column is nested.
     """
     start, end = (
         scan_snapshot(branch, snapshot, schema_id=schema_id, merges_new=told_by is not None)
         for snapshot in (before, after)
     )
-    refuse_nested(end.table_schema.fields)
     old, new, plan = plan_scans_diff(start, end, told_by=told_by)
     by_bucket = False if is_dynamic(end.table_schema) else bool(end.table_schema.primary_keys)
     return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
@@ -323,16 +320,14 @@ def diff_scans(
         at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
             fastest. Those of larger buckets are read side by side in key order, in windows.
 
-    Raises `InvalidRequest`: the keys are not unique in one of the versions, or a column is nested: arrays, maps and
-    rows have no encoding to compare them by. Cost: reads the files that only one version has, and in a primary-key
-    table the files whose keys overlap them. Memory: what differs, and by primary key two windows. By other keys or
-    whole rows (append tables), all rows of the files that only one version has: nothing orders them.
+    Raises `InvalidRequest`: the keys are not unique in one of the versions, or one of them is nested. Cost: reads the
+    files that only one version has, and in a primary-key table the files whose keys overlap them. Memory: what differs,
+    and by primary key two windows. By other keys or whole rows (append tables), all rows of the files that only one
+    version has: nothing orders them.
     """
     schema = end.table_schema
     key_names = tuple(keys) if keys is not None else schema.primary_keys
-    for name in key_names:
-        require_column(schema, name)
-    refuse_nested(schema.fields)
+    refuse_nested_keys([require_column(schema, name) for name in key_names])
     before, after, plan = plan_scans_diff(start, end)
     parts: list[Parts]
     if schema.primary_keys and keys is None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.table.codec.binary_row import encode_rows
+from lakebed.table.codec.comparable import encode_comparable
 from lakebed.table.engines.merge import encode_keys, is_strictly_increasing
 from lakebed.table.files.data_file import cast_stored
 from lakebed.table.files.dynamic_bucket import is_dynamic
@@ -95,13 +95,14 @@ def group_splits(
     return list(groups.values())
 
 
-def refuse_nested(fields: Iterable[DataField]) -> None:
-    """Raise `InvalidRequest` for columns whose values cannot be compared."""
+def refuse_nested_keys(fields: Iterable[DataField]) -> None:
+    """Raise `InvalidRequest` for columns by whose values rows cannot be paired."""
     for field in fields:
-        if parse_type(field.type).is_nested:
+        kind = parse_type(field.type)
+        if kind.is_nested or kind.root in ("VARIANT", "BLOB"):
             raise InvalidRequest(
-                f"Column {field.name!r} is {field.type}: rows with nested columns cannot be compared; read both "
-                "versions without it and compare those.",
+                f"Column {field.name!r} is {field.type}: rows cannot be paired by nested columns; leave it out of the "
+                "keys.",
                 kind="not_comparable",
                 column=field.name,
             )
@@ -197,4 +198,4 @@ def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
 
 def _encode(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
     """Every row as bytes that are equal exactly when the rows are, nulls included."""
-    return encode_rows([rows.column(field.name) for field in fields], [field.type for field in fields])
+    return encode_comparable([rows.column(field.name) for field in fields], [field.type for field in fields])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow as pa
 from lakebed.objects.port import ObjectStore
 from lakebed.table.engines.merge import encode_keys
 from lakebed.table.files.data_file import FileSettings, RollingWriter, cast_stored
-from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.model.model import DataFile, Split, TableSchema
 from lakebed.table.model.options import CHANGELOG_FILE_PREFIX, TableOptions
 from lakebed.table.model.row_kinds import (
     DELETE_KIND,
@@ -32,11 +31,9 @@ from lakebed.table.model.row_kinds import (
     UPDATE_AFTER_KIND,
     UPDATE_BEFORE_KIND,
 )
-from lakebed.table.model.types import arrow_schema, parse_type
+from lakebed.table.model.types import arrow_schema
 from lakebed.table.read.read import Cursor, ReadPlan, cut_complete, merge_windows
 from lakebed.table.read.row_diff import diff_keyed
-
-_SEQUENCE: Final = DataField(-1, SEQUENCE_COLUMN, "BIGINT", nullable=False)
 
 
 def changelog_settings(settings: FileSettings, schema: TableSchema) -> FileSettings:
@@ -65,7 +62,7 @@ def log_rewrite(
     """
     schema = plan.schema
     names = schema.trimmed_primary_keys
-    values = _value_fields(schema)
+    values = [field for field in schema.fields if field.name not in schema.primary_keys]
     plan = replace(plan, where=None, window_bytes=max(1, plan.window_bytes // 2))
 
     nothing = _window_schema(schema).empty_table()
@@ -87,13 +84,6 @@ def log_rewrite(
             changed = _in_key_order(*diff_keyed(old, new, names, values), keys=names)
             if changed.num_rows:
                 writer.write(changed)
-
-
-def _value_fields(schema: TableSchema) -> list[DataField]:
-    """The columns by which rows of one key differ. Nested ones have no encoding: a row written later differs."""
-    values = [field for field in schema.fields if field.name not in schema.primary_keys]
-    plain = [field for field in values if not parse_type(field.type).is_nested]
-    return plain if len(plain) == len(values) else [*plain, _SEQUENCE]
 
 
 def _window_schema(schema: TableSchema) -> pa.Schema:

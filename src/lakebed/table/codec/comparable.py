@@ -1,0 +1,82 @@
+"""Values of every type as bytes that are equal exactly when the values are, to compare rows by. Pure.
+
+Owns: `encode_comparable`. An array is the bytes of its elements one after the other: those of an element say where they
+end. The entries of a map are in the order of their bytes, because a map says nothing by the order of its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.table.codec.binary_row import encode_rows
+from lakebed.table.codec.ragged import byte_strings, one_array, valid_mask
+from lakebed.table.model.types import Type, arrow_type, parse_type
+
+_VARIANT_PARTS = ("BYTES", "BYTES")
+
+
+def encode_comparable(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]) -> pa.Array:
+    """Each row of some columns as bytes that are equal exactly when the rows are, nulls included.
+
+    Args:
+        columns: equally long, at least one.
+        types: of every kind, nested ones among them.
+
+    Returns:
+        ``binary`` array without nulls, in row order.
+    """
+    plain = [_as_plain(one_array(column), parse_type(text)) for column, text in zip(columns, types, strict=True)]
+    return encode_rows([column for column, _ in plain], [text for _, text in plain])
+
+
+def _as_plain(column: pa.Array, kind: Type) -> tuple[pa.Array, str]:
+    """A column, and its type; instead of one that rows cannot be keys by, its values' bytes."""
+    if kind.root == "BLOB":
+        return column.cast(arrow_type("BYTES")), "BYTES"
+    if not kind.is_nested and kind.root != "VARIANT":
+        return column, kind.text
+    present = column.drop_null()
+    encode = _encode_lists if kind.root in ("ARRAY", "MAP", "MULTISET") else _encode_structs
+    is_valid = valid_mask(column)
+    places = pa.array(np.cumsum(is_valid) - 1, mask=~is_valid)
+    return encode(present, kind).take(places), "BYTES"
+
+
+def _encode_structs(present: pa.Array, kind: Type) -> pa.Array:
+    types = _VARIANT_PARTS if kind.root == "VARIANT" else [field.type.text for field in kind.fields]
+    if not types:
+        return pa.array([b""] * len(present), pa.binary())
+    return encode_comparable(present.flatten(), types)
+
+
+def _encode_lists(present: pa.Array, kind: Type) -> pa.Array:
+    """Arrays or maps without nulls: of each the bytes of its elements or entries."""
+    if len(present) == 0:
+        return pa.array([], pa.binary())
+    ends = present.offsets.to_numpy().astype(np.int64)
+    first, count = int(ends[0]), int(ends[-1] - ends[0])
+    ends -= first
+    if kind.root == "ARRAY":
+        parts, types = [present.values], [kind.children[0].text]
+    else:
+        value = kind.children[1].text if kind.root == "MAP" else "INT"
+        parts, types = [present.keys, present.items], [kind.children[0].text, value]
+    encoded = encode_comparable([part.slice(first, count) for part in parts], types)
+    if kind.root != "ARRAY":
+        encoded = encoded.take(_order_entries(encoded, ends))
+    content, starts, lengths = byte_strings(encoded)
+    places = np.append(starts, starts[-1] + lengths[-1]) if count else np.zeros(1, np.int64)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(places[ends])), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_binary(), len(present), buffers)
+
+
+def _order_entries(entries: pa.Array, ends: npt.NDArray[np.int64]) -> pa.Array:
+    """The positions of the entries of maps: map by map, in the order of their bytes."""
+    maps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    rows = pa.table({"map": maps, "entry": entries})
+    return pc.sort_indices(rows, [("map", "ascending"), ("entry", "ascending")])
