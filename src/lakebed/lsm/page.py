@@ -80,7 +80,8 @@ _MERGE: Final = int(Kind.MERGE)
 _ZEROS: Final = pa.py_buffer(bytes(128 << 10))
 _BINARY, _LARGE_BINARY, _UINT8, _UINT64, _INT64 = pa.binary(), pa.large_binary(), pa.uint8(), pa.uint64(), pa.int64()
 _NO_BYTES: Final = pa.py_buffer(b"")
-_NOTHING: Final = pa.scalar(b"", _LARGE_BINARY)
+_NOTHING: Final = pa.Array.from_buffers(_LARGE_BINARY, 1, [None, _ZEROS, _ZEROS])[0]
+"""No bytes. Arrow's own way from Python to a scalar loads pandas, as `numbers_of` of blocks says."""
 _OFFSET_MAX: Final = (1 << 31) - 1
 """Of Arrow's binary columns."""
 _new_row: Final = tuple.__new__
