@@ -268,7 +268,7 @@ class _Cutter:
     def _cut(self, rows: pa.Table, start: int) -> int:
         """Where a piece that begins at `start` ends: between two keys, at a small part of a file's size."""
         count = int(rows.num_rows)
-        row_bytes = max(1, int(rows.nbytes) // count)
+        row_bytes = int(rows.nbytes) // count  # never 0: each row has a sequence of 8 bytes
         end = start + max(1, self._file_bytes // 4 // row_bytes)
         if end >= count:
             return count

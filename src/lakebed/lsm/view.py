@@ -711,8 +711,6 @@ class View:
 
     def _sources(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> list[Iterable[Part]]:
         """Everything that has rows of a range, newest first."""
-        if start is not None and end is not None and start >= end:
-            return []
         sources: list[Iterable[Part]] = [
             _slices(rows, reverse=reverse)
             for memtable in self.memtables

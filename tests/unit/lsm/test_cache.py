@@ -126,6 +126,19 @@ def test_a_full_cache_wants_what_is_read_twice() -> None:
     assert not cache.wants("f", 77), "what was read once is not remembered for ever"
 
 
+def test_a_cache_remembers_twice_as_much_as_it_keeps() -> None:
+    """What was read once is known at its second reading, though as many others were read between as are kept."""
+    cache = BlockCache(2 << 20)
+    for number in range(10_000):
+        cache.put("kept", number, object(), size_bytes=0)
+    kept_count = len(cache)
+    assert kept_count > 4000
+    assert not cache.wants_each("before", range(kept_count)), "all that was remembered so far is forgotten with these"
+    assert not cache.wants("f", 1)
+    assert not cache.wants_each("others", range(kept_count + 1000))
+    assert cache.wants("f", 1)
+
+
 def test_forget_and_resize() -> None:
     """A file's entries can be dropped alone, and a smaller setting holds at once."""
     cache = BlockCache(64 * KIB)
