@@ -229,6 +229,7 @@ def test_delete(spark: SparkSession, make_table: MakeTable) -> None:
     assert sorted(values_of(plain)) == [1, 4, 5]
     assert len(data_files(plain)) == len(untouched) + 1
     assert lakebed.spark.delete("id = 99", plain) is None
+    assert lakebed.spark.delete("id = 99", keyed) is None
     with pytest.raises(InvalidRequest, match="has no primary key"):
         lakebed.spark.delete(spark.createDataFrame(numbers(1)), plain)
 

@@ -187,7 +187,8 @@ def merge(
         missing = _missing(df, schema)
         return _join(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
 
-    return _until_unchanged(table, join_basis, options=options, deletes=deletes, order_by=order_by)
+    snapshot = _until_unchanged(table, join_basis, options=options, deletes=deletes, order_by=order_by)
+    return snapshot or commit_changes(table, [], options=options)
 
 
 def _missing(df: DataFrame, schema: TableSchema) -> list[str]:
@@ -262,12 +263,14 @@ def delete(
 
 def _until_unchanged(
     table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
-) -> Snapshot:
+) -> Snapshot | None:
     """Commit rows that are computed from the newest version; repeat when another writer changed that version's rows.
+
+    Returns None when there are no rows, and no identifier to remember.
 
     Args:
         made: computes the rows from the version to read.
-        **more: of `_run`.
+        **more: of `_commit_rows`.
 
     Raises `Conflict`: other writers were faster each time.
     """
@@ -280,7 +283,7 @@ def _until_unchanged(
         basis = Basis(table.latest())
         table.refresh()
         try:
-            return _run(made(basis), table, options=options, basis=basis, **more)
+            return _commit_rows(made(basis), table, options=options, basis=basis, **more)
         except Conflict as lost:
             if tries == _TRIES_MAX or lost.kind not in ("rows_changed", "schema_changed"):
                 raise
@@ -353,7 +356,12 @@ def require_keys(table: Table, verb: str) -> None:
 # ---- one job, one commit
 
 
-def _run(
+def _run(df: DataFrame, table: Table, *, options: CommitOptions, **more: Any) -> Snapshot:
+    """Commit rows as `_commit_rows`; without any return the newest snapshot."""
+    return _commit_rows(df, table, options=options, **more) or commit_changes(table, [], options=options)
+
+
+def _commit_rows(
     df: DataFrame,
     table: Table,
     *,
@@ -363,8 +371,10 @@ def _run(
     deletes: str | None = None,
     order_by: str | Sequence[str] = (),
     keys_only: bool = False,
-) -> Snapshot:
+) -> Snapshot | None:
     """Write and commit rows; repeat when another writer placed some of the new keys in other buckets.
+
+    Returns None when there are neither rows nor an identifier to remember, nor anything to overwrite.
 
     Raises `Conflict`: kind ``schema_changed``: with `basis`, the rows were read under another schema than the newest,
     where the same names may be those of other columns.
@@ -394,6 +404,8 @@ def _run(
         if changes is None:
             placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
             changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
+        if not changes and overwrite is None and options.get("commit_identifier") is None:
+            return None
         try:
             with discarding(table, changes):
                 return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
