@@ -267,6 +267,16 @@ def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(database
     assert databases.objects() == before
 
 
+def test_a_finished_clone_by_name_stops_at_once_while_the_name_lives(databases: FaultyDatabases) -> None:
+    """The same call again changes nothing: the name still means the checkpoint that the clone was begun from."""
+    fill(databases, "parent")
+    create_checkpoint(databases.place("parent"), CheckpointOptions(name="before"))
+    clone(databases, "clone", "parent", "before")
+    before = databases.objects()
+    assert clone(databases, "clone", "parent", "before").initialized
+    assert databases.objects() == before
+
+
 def test_a_name_that_passed_to_another_checkpoint_is_another_clone(databases: FaultyDatabases) -> None:
     """A name means the checkpoint that bears it now: a clone of the older one is not returned for it."""
     fill(databases, "parent")

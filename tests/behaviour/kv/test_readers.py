@@ -19,8 +19,11 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path, wal_path
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
+from lakebed.kv.recovery import read_records
+from lakebed.kv.tail import LogTail
 from lakebed.objects.open import open_store
-from lakebed.testing import Scheduler
+from lakebed.objects.port import ObjectStore
+from lakebed.testing import Call, Scheduler, StoreWrapper
 from worlds.errors import raises
 from worlds.kv.manual_database import ManualDatabase, key_of, value_of
 from worlds.scripts import run_script
@@ -106,6 +109,21 @@ def test_a_table_that_files_take_over_in_part_is_cut(manual: ManualDatabase) -> 
         database.flush(memtable=True)
         reader.poll_once()
         assert reader.get_many([b"n", b"m"]) == [(4).to_bytes(8, "little"), b"1"]
+
+
+def test_a_table_is_cut_twice(manual: ManualDatabase) -> None:
+    """Files may take over a table of the log in several steps: of each, what they have is dropped from memory."""
+    with manual.open() as database:
+        for number in (1, 2, 3):
+            database.put(key_of(number), value_of(number))
+        newest = manual.admin.show_manifest()
+        tail = LogTail(manual.place(), table_bytes_max=1 << 20)
+        tail.follow(newest, replay_after=newest.replay_after_wal_id)
+        assert [table.keys for table in tail.memtables] == [[key_of(1), key_of(2), key_of(3)]]
+        records = list(read_records(manual.place(), newest, after=newest.replay_after_wal_id, through=None))
+        for record, left in zip(records, ([2, 3], [3]), strict=False):
+            assert not tail.follow(newest, replay_after=record.id)
+            assert [table.keys for table in tail.memtables] == [[key_of(number) for number in left]]
 
 
 def test_a_call_reads_one_version(manual: ManualDatabase) -> None:
@@ -385,6 +403,41 @@ def test_a_missing_last_log_object_is_corruption(manual: ManualDatabase, follows
     manual.place().store.delete([wal_path(newest.wal_id_last_seen)])
     with pytest.raises(Corruption, match="is missing"), manual.reader(follow_latest=follows) as reader:
         reader.get(key_of(2))
+
+
+class LateLog(StoreWrapper):
+    """A store whose first listing of the log comes too early; then `arrive` is called, once."""
+
+    def __init__(self, inner: ObjectStore, arrive: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._arrive: Callable[[], None] | None = arrive
+
+    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
+        """The call, and what follows the first listing of the log."""
+        result = perform()
+        if call.kind == "list" and call.path.startswith("wal") and self._arrive is not None:
+            arrive, self._arrive = self._arrive, None
+            arrive()
+        return result
+
+
+def test_a_log_object_is_missing_only_if_a_newer_version_misses_it_too(manual: ManualDatabase) -> None:
+    """When the database moved on while its log was read, a reader looks once more before it calls rows lost."""
+    with manual.open() as database:
+        for number in (1, 2):
+            database.put(key_of(number), value_of(number))
+        database.create_checkpoint()
+        path = wal_path(manual.admin.show_manifest().wal_id_last_seen)
+        body = bytes(manual.store.get(path))
+        manual.store.delete([path])
+
+        def arrive() -> None:
+            manual.store.put(path, body)
+            manual.admin.create_checkpoint()
+
+        place = manual.place(lambda store: LateLog(store, arrive))
+        with DatabaseReader.open(place, options=ReaderOptions(follow_latest=True, background=False)) as reader:
+            assert manual.numbers(reader) == [1, 2]
 
 
 def test_reading_files_loads_no_pandas(tmp_path: Path) -> None:

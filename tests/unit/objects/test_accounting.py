@@ -317,6 +317,16 @@ def make_registry() -> Callable[[], metrics.Registry]:
     return metrics.Registry
 
 
+def test_errors_are_exported() -> None:
+    """A call that the store did not answer counts once, by store and kind, after its retries."""
+    store = flaky([Unavailable("no")] * 20, ManualClock())
+    counter = metrics.default_registry.counter("lakebed_store_errors_total", help_text="")
+    before = counter.value("memory", "get")
+    with pytest.raises(Unavailable):
+        store.get("a")
+    assert counter.value("memory", "get") >= before + 1
+
+
 def test_every_store_counts_into_the_process() -> None:
     """Requests of all stores are exported together, by kind."""
     counter = metrics.default_registry.counter("lakebed_store_requests_total", help_text="")

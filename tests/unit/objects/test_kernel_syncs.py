@@ -148,6 +148,23 @@ class TestKernel:
         assert kernel_syncs._QUEUES == []
         assert sync_each(files) == [0, 0, 0]
 
+    def test_a_queue_that_gives_no_answer_is_an_error(self, files: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is asked again after an interrupt alone: what cannot be known is not waited for."""
+        kernel_syncs._QUEUES.clear()
+        replies = [-errno.EINTR, -errno.EINVAL]
+
+        def refuse(name: str, *arguments: int) -> int:
+            return replies.pop(0) if name == "get_events" else call(name, *arguments)
+
+        call = kernel_syncs._call
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel_syncs, "_call", refuse)
+            with pytest.raises(OSError, match="Invalid") as caught:
+                sync_each(files)
+        assert (caught.value.errno, replies) == (errno.EINVAL, [])
+        assert kernel_syncs._QUEUES == [], "its answers are still to come"
+        assert sync_each(files) == [0, 0, 0]
+
     def test_a_fork_has_queues_of_its_own(self, files: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
         """A queue is of the memory of one process."""
         sync_each(files)

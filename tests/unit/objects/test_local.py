@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
 import mmap
 import os
 import pickle
+import resource
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -534,6 +536,42 @@ def test_remembered_folders_are_bounded(tmp_path: Path) -> None:
     driver = store._driver
     assert isinstance(driver, LocalDriver)
     assert len(driver._checked) <= 3
+
+
+def test_a_remembered_folder_costs_no_second_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the limit allows are remembered together: the folders above them are synced once."""
+    store = open_store(tmp_path, limits=StoreLimits(folder_memory_count_max=3))
+    folders = ("a", "b", "c")
+    for folder in folders:
+        store.put(f"{folder}/first", b"")
+    for folder in folders:
+        store.put(f"{folder}/second", b"")  # making a folder forgets the others
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
+    for folder in folders:
+        store.put(f"{folder}/third", b"")
+    assert str(tmp_path) not in synced
+
+
+def test_a_folder_that_cannot_be_opened_to_be_synced(tmp_path: Path) -> None:
+    """The error is the store's, and names the folder: too many open files are no reason to call it durable."""
+    store = open_store(tmp_path)
+    store.put("folder/file", b"")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(tmp_path, os.O_RDONLY))
+        os.close(taken.pop())  # for the file
+        with raises(Unavailable, "io_error", match="sync"):
+            store.sync(["folder/file"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def test_unfinished_files_of_a_crash_are_removed_a_day_later(tmp_path: Path) -> None:

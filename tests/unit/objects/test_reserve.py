@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,15 @@ import pytest
 from lakebed.errors import Unavailable
 from lakebed.objects import StoreLimits
 from lakebed.objects.accounting import AccountedStore
+from lakebed.objects.local import LocalDriver
 from lakebed.objects.memory import MemoryDriver
-from lakebed.objects.reserve import DATABASE_RESERVE_BYTES, RESERVE_BYTES, RESERVE_PATH, freeing_space
+from lakebed.objects.reserve import (
+    DATABASE_RESERVE_BYTES,
+    RESERVE_BYTES,
+    RESERVE_PATH,
+    freeing_space,
+    give_up_reserve,
+)
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 
@@ -77,6 +85,19 @@ def test_the_reserve_is_whole_after_a_deletion_that_frees_enough(store: Accounte
         assert reserve_bytes(store) == 0
         store.delete(["table/plan"])
     assert reserve_bytes(store) == RESERVE_BYTES
+
+
+def test_a_reserve_above_the_root_is_given_up(tmp_path: Path) -> None:
+    """A database that is opened by a path of its own frees space with the reserve of its lake; it is put back there."""
+    reserve = tmp_path / RESERVE_PATH
+    reserve.parent.mkdir(exist_ok=True, parents=True)
+    reserve.write_bytes(bytes(DATABASE_RESERVE_BYTES))
+    (tmp_path / "databases" / "orders").mkdir(parents=True)
+    driver = LocalDriver(str(tmp_path / "databases" / "orders"), environment=Environment(), folder_memory_count_max=1)
+    with freeing_space():
+        assert give_up_reserve(driver, "manifest/7")
+        assert not reserve.exists()
+    assert reserve.stat().st_size == DATABASE_RESERVE_BYTES
 
 
 def test_the_nearest_reserve_is_given_up(store: AccountedStore) -> None:

@@ -69,6 +69,17 @@ def test_a_sync_under_way_covers_no_later_caller(folder: int) -> None:
     assert disk.begun == 2
 
 
+def test_nothing_is_remembered_of_a_folder_that_is_synced(tmp_path: Path) -> None:
+    """A process may sync any number of folders: what their callers shared ends with them."""
+    syncs = SharedSyncs(os.fsync, runtime=ThreadRuntime())
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        descriptor = os.open(tmp_path / str(number), os.O_RDONLY)
+        syncs.sync(descriptor)
+        os.close(descriptor)
+    assert syncs._process.folders == {}
+
+
 def test_a_failed_sync_fails_for_all_that_shared_it(folder: int) -> None:
     """No caller takes a folder for synced whose sync failed for another; the next sync is a new one."""
     disk = Disk()

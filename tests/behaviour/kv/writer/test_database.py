@@ -19,6 +19,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.lsm.model import KEY_BYTES_MAX
 from worlds.errors import raises
+from worlds.kv.manual_database import ManualDatabase
 
 Rows = dict[bytes, bytes]
 
@@ -245,6 +246,13 @@ def test_stats_say_what_is_there(db: Database) -> None:
     stats = db.stats()
     assert (stats.l0_count, stats.file_count, stats.memtables_waiting, stats.memtable_bytes) == (1, 1, 0, 0)
     assert stats.file_bytes > 0
+
+
+def test_without_a_log_no_log_object_is_counted() -> None:
+    """The figure is 0, not an error, whatever is written."""
+    with ManualDatabase.new().open(wal_enabled=False) as database:
+        database.put(b"a", b"1", await_durable=False)
+        assert database.stats().log_objects_written == 0
 
 
 def test_checkpoint_scopes(db: Database) -> None:
