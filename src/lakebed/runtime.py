@@ -13,12 +13,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
 from lakebed.exiting import join_before_exit
@@ -53,16 +53,50 @@ class Pool(Protocol):
         """Wait for running calls and release the workers."""
 
 
+class _Call(Generic[R]):
+    """A call that is made once: by a worker, or by the caller if no worker has come to it when the result is needed.
+
+    A pool may keep a call that it has refused because no thread could be started, and makes it when a worker is free.
+    And a worker that waits for another call may be the only one there is.
+    """
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self._untaken = [function]
+        self._outcome: Future[R] = Future()
+
+    def make(self) -> bool:
+        """Make the call; False if another thread does, or did."""
+        try:
+            function = self._untaken.pop()
+        except IndexError:
+            return False
+        try:
+            self._outcome.set_result(function())
+        except BaseException as error:
+            self._outcome.set_exception(error)
+            raise
+        return True
+
+    def result_after(self, worker: Iterator[object]) -> Iterator[R]:
+        """The result, from here or from a worker, whose end `worker` waits for."""
+        if not self.make():
+            next(worker, None)
+        yield self._outcome.result()
+
+
 def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
     """Begin a call in a pool, if there is one. Its result or its error comes when the next item is asked for.
 
-    Without a pool the call is made then.
+    Without a pool, and if no worker has come to it by then, the call is made then.
     """
-    if pool is not None:
-        # While the interpreter shuts down, no thread can be started: the caller makes the call itself.
-        with suppress(RuntimeError):
-            return pool.map(lambda _: function(), range(1))
-    return (function() for _ in range(1))
+    if pool is None:
+        return (function() for _ in range(1))
+    call = _Call(function)
+    worker: Iterator[object] = iter(())
+    # While the interpreter shuts down, or where the system allows no more, no thread can be started.
+    with suppress(RuntimeError):
+        worker = pool.map(lambda _: call.make(), range(1))
+    return call.result_after(worker)
 
 
 class Runtime(Protocol):

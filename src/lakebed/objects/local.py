@@ -34,7 +34,7 @@ from lakebed.objects.memory import absent, check_range, exists_error
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 from lakebed.objects.shared_sync import SharedSyncs
-from lakebed.runtime import Environment, map_in_pool
+from lakebed.runtime import Environment, map_in_pool, new_lock
 
 R = TypeVar("R")
 
@@ -81,9 +81,11 @@ class _LocalUpload:
         self._descriptor = descriptor
         self._create_only = create_only
         self._durable = durable
+        # An interrupt (Ctrl-C) may abandon what another thread writes: the number could be another file's by then.
+        self._lock = new_lock()
 
     def write(self, part: memoryview) -> None:
-        with self._driver.writing(self._path):
+        with self._driver.writing(self._path), self._lock:
             _write_all(self._descriptor, part)
 
     def finish(self) -> None:
@@ -112,9 +114,10 @@ class _LocalUpload:
             _unlink_if_there(self._hidden)
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class LocalDriver(Driver):

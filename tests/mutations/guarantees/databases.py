@@ -5,12 +5,13 @@ What races of processes break is in `tests/simulation/test_kv_mutations.py`.
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 
 import msgspec
 import numpy as np
 
-from lakebed import decoding
+from lakebed import decoding, runtime
 from lakebed.kv import (
     checkpoint,
     claim,
@@ -78,6 +79,22 @@ def join_the_sync_under_way(original, self, descriptor):
             process.ended.wait()
     if running is None:
         original(self, descriptor)
+
+
+def make_each_time(original, self):
+    """Each thread that comes to a call makes it."""
+    function = self._untaken[-1]
+    is_first = original(self)
+    if is_first:
+        self._untaken.append(function)
+    return is_first
+
+
+def close_at_once(original, self):
+    """A write that is under way goes to a number that may be another file's."""
+    descriptor, self._descriptor = self._descriptor, -1
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def write_the_empty_record_first(original, self, lost):
@@ -455,6 +472,16 @@ GUARANTEES = [
         "The tail of a file is written behind all of its blocks, also those that another thread packs.",
         skip(file_writer.FileWriter._write_tail, file_writer.FileWriter._end_packings),
         "unit/lsm/test_compact.py::test_threads_write_what_one_thread_writes[False]",
+    ),
+    Guarantee(
+        "A step of a compaction is made once, also where no thread could be started for it.",
+        replace(runtime._Call.make, make_each_time),
+        "unit/ground/test_calls.py::test_a_call_is_made_once_where_no_thread_is_started",
+    ),
+    Guarantee(
+        "What is written where it will be gets into no other file, though it is abandoned meanwhile.",
+        replace(local._LocalUpload._close, close_at_once),
+        "unit/objects/test_local.py::test_an_upload_is_not_closed_under_a_write[False]",
     ),
     Guarantee(
         "An upload is not acknowledged before its name is on the disk, whatever other uploads sync.",

@@ -11,6 +11,7 @@ import os
 import pickle
 import resource
 import stat
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -364,6 +365,29 @@ def test_an_upload_to_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: py
                 upload.write(memoryview(b"2"))
         upload.abandon()
     assert (requests.put, requests.errors, requests.bytes_written) == (1, 1, 0)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("with_names", [False, True])
+def test_an_upload_is_not_closed_under_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_names: bool
+) -> None:
+    """One that is abandoned while another thread writes ends behind that: the descriptor may be another file's then."""
+    store = open_named(tmp_path, with_names=with_names)
+    upload, write = store.begin_put("a"), os.write
+    abandoning = threading.Thread(target=upload.abandon)
+
+    def write_late(descriptor: int, body: memoryview) -> int:
+        abandoning.start()
+        abandoning.join(0.1)
+        return write(descriptor, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_late)
+        upload.write(memoryview(b"1"))
+    abandoning.join()
+    with pytest.raises(Unavailable):
+        upload.write(memoryview(b"2"))
     assert os.listdir(tmp_path) == []
 
 
