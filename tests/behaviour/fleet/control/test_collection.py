@@ -11,6 +11,7 @@ from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet import layout
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.model import TransactionState
+from lakebed.metrics import default_registry
 from lakebed.testing import Crashed, Fault, FaultyStore
 from worlds.fleet_control import CountedKeyValue, World
 from worlds.memory_key_value import MemoryKeyValue
@@ -416,6 +417,36 @@ def test_the_log_is_pruned_to_the_committed_lsn_only() -> None:
     world.node_of("t").commit("t", lsn=40)
     world.wait(3)
     assert world.log.pruned == {"t/main": 40}
+
+
+def test_a_second_list_comes_no_part_of_a_second_early() -> None:
+    """A process that begins shortly before the settle time is over still waits for the rest of it: a put may land."""
+    world = fleet()
+    old = world.node_of("t")
+    layers(world, "t", 1, 2)
+    old.is_down = True
+    world.wait(2.5)
+    assert old.ack("t", 1, 1) == "reject_acknowledged"
+    world.wait(0.3)
+    world.wait(SETTLE_S - 0.9)
+    world.start()
+    world.wait(0.2)
+    layers(world, "t", 1, 1)
+    world.wait(SETTLE_S)
+    assert paths(world, layout.txn_folder("t", 1)) == []
+
+
+def test_what_is_collected_is_counted() -> None:
+    """By how its transaction ended: once for each, in what the control plane exports."""
+    counter = default_registry.counter("lakebed_fleet_collected_total", help_text="")
+    world = fleet()
+    node = world.node_of("t")
+    before = counter.value("committed")
+    for _ in range(3):
+        node.commit("t")
+    world.wait(SETTLE_S + 0.5)
+    assert world.control.transactions("t").to_collect == ()
+    assert counter.value("committed") > before
 
 
 def test_a_decommissioned_node_is_acknowledged_for_after_the_wait() -> None:

@@ -7,6 +7,7 @@ import pytest
 from lakebed.errors import Conflict, NotFound, Unavailable
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.model import AttachmentMode, Policy, TransactionState
+from lakebed.fleet.ports import Heartbeat
 from worlds.errors import raises
 from worlds.fleet_control import ToldNode, World
 
@@ -50,6 +51,19 @@ def test_a_relocation_from_begin_to_end() -> None:
     assert world.control.tenant("t").relocation is None
     assert target.commit("t", lsn=21).verdict == "granted"
     assert [event.kind for _, event in world.control.events()] == ["relocated"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_only_the_target_of_a_relocation_is_asked_for_its_load(number: int) -> None:
+    """With the answer to its heartbeat; the source and nodes that have no part in it have nothing to report."""
+    world = fleet()
+    source = world.node_of("t")
+    target = [node for node in world.nodes.values() if node is not source][number]
+    target.lags["t"] = 1_000_000
+    world.control.migrate("t", target.name)
+    for node in world.nodes.values():
+        heartbeat = Heartbeat(node.name, node.incarnation, tenant_count=len(node.held), unflushed_bytes=0)
+        assert world.control.heartbeat(heartbeat).report == (("t",) if node is target else ())
 
 
 def test_a_source_that_must_commit_dooms_the_target_which_is_attached_again() -> None:
