@@ -69,8 +69,8 @@ SUITES: Final = {
 REASONS: Final = {
     "kv": "Where RocksDB is quicker, it is by what an interpreter costs. A get that is not cached takes about twenty "
     "steps of Python around a microsecond of checksum and decompression, and one of RocksDB a single call. Absent"
-    " keys asked one by one are a filter's work of a few nanoseconds, and the steps around it decide. A "
-    "compaction takes some steps for each page of 4 KiB. Gets by threads have pieces of native work that are "
+    " keys asked one by one are a filter's work of a few nanoseconds, and the steps around it decide. "
+    "Gets by threads have pieces of native work that are "
     "shorter than handing over the interpreter's lock, so threads take turns. Short scans ask each sorted file "
     "and the memtable in Python, one or two times a scan. An Arrow file is decompressed by all processors, a scan"
     " by one. [The design](design/0055-pages-of-sorted-files.md#measured) has the parts and what was tried.",
