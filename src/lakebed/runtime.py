@@ -54,49 +54,42 @@ class Pool(Protocol):
 
 
 class _Call(Generic[R]):
-    """A call that is made once: by a worker, or by the caller if no worker has come to it when the result is needed.
-
-    A pool may keep a call that it has refused because no thread could be started, and makes it when a worker is free.
-    And a worker that waits for another call may be the only one there is.
-    """
+    """A call that is made once, by the first thread that comes to it."""
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._untaken = [function]
         self._outcome: Future[R] = Future()
 
-    def make(self) -> bool:
-        """Make the call; False if another thread does, or did."""
+    def make(self) -> R:
+        """The result; of a thread that is at it or was, if there is one."""
         try:
             function = self._untaken.pop()
         except IndexError:
-            return False
+            return self._outcome.result()
         try:
-            self._outcome.set_result(function())
+            result = function()
         except BaseException as error:
             self._outcome.set_exception(error)
             raise
-        return True
-
-    def result_after(self, worker: Iterator[object]) -> Iterator[R]:
-        """The result, from here or from a worker, whose end `worker` waits for."""
-        if not self.make():
-            next(worker, None)
-        yield self._outcome.result()
+        self._outcome.set_result(result)
+        return result
 
 
 def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
     """Begin a call in a pool, if there is one. Its result or its error comes when the next item is asked for.
 
-    Without a pool, and if no worker has come to it by then, the call is made then.
+    Without a pool the call is made then. A pool of one worker makes calls one after another, in their order.
     """
     if pool is None:
         return (function() for _ in range(1))
     call = _Call(function)
-    worker: Iterator[object] = iter(())
     # While the interpreter shuts down, or where the system allows no more, no thread can be started.
     with suppress(RuntimeError):
-        worker = pool.map(lambda _: call.make(), range(1))
-    return call.result_after(worker)
+        return pool.map(lambda _: call.make(), range(1))
+    # The pool has kept the call all the same, and will come to it. It is made now: later ones may have a worker.
+    with suppress(Exception):
+        call.make()
+    return (call.make() for _ in range(1))
 
 
 class Runtime(Protocol):

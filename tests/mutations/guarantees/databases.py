@@ -84,10 +84,9 @@ def join_the_sync_under_way(original, self, descriptor):
 def make_each_time(original, self):
     """Each thread that comes to a call makes it."""
     function = self._untaken[-1]
-    is_first = original(self)
-    if is_first:
-        self._untaken.append(function)
-    return is_first
+    result = original(self)
+    self._untaken.append(function)
+    return result
 
 
 def close_at_once(original, self):

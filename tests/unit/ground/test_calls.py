@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -23,17 +25,16 @@ def refuse(*_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def refuse_second(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Start one thread, and no other."""
-    started: list[threading.Thread] = []
+def refuse_first(start: Callable[[threading.Thread], None], count: int) -> Callable[[threading.Thread], None]:
+    """Start no thread the first times."""
+    refusals = iter(range(count))
 
-    def start_first(thread: threading.Thread) -> None:
-        if started:
+    def start_later(thread: threading.Thread) -> None:
+        if next(refusals, None) is not None:
             refuse()
-        started.append(thread)
         start(thread)
 
-    return start_first
+    return start_later
 
 
 def test_a_call_is_made_once_where_no_thread_is_started(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,23 +50,28 @@ def test_a_call_is_made_once_where_no_thread_is_started(pool: Pool, monkeypatch:
     assert made == ["made"]
 
 
-def test_a_worker_that_waits_for_a_call_makes_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only worker there is waits for no other, even after calls that the pool refused and kept."""
-    monkeypatch.setattr(threading.Thread, "start", refuse_second(threading.Thread.start))
-    gate = threading.Event()
-    calls = [begin_call(gate.wait, pool), *(begin_call(lambda: None, pool) for _ in range(8))]
-    gate.set()
+@pytest.mark.parametrize("refused_count", [0, 1, 3])
+def test_one_worker_makes_calls_in_their_order(monkeypatch: pytest.MonkeyPatch, refused_count: int) -> None:
+    """One after another, also where it is asked for them at once, and where no thread was started for the first."""
+    monkeypatch.setattr(threading.Thread, "start", refuse_first(threading.Thread.start, refused_count))
+    pool = ThreadRuntime().pool(1)
+    made, busy = list[int](), threading.Lock()
+
+    def make(number: int) -> int:
+        assert busy.acquire(blocking=False)
+        made.append(sum(range(10_000)) * 0 + number)
+        busy.release()
+        return number
+
+    calls = deque[Iterator[int]]()
+    for number in range(500):
+        calls.append(begin_call(partial(make, number), pool))
+        if len(calls) > 2:
+            next(calls.popleft())
     for call in calls:
         next(call)
-    begun = threading.Event()
-
-    def wait_for_another() -> bool:
-        begun.set()
-        return next(begin_call(lambda: True, pool))
-
-    outer = begin_call(wait_for_another, pool)
-    begun.wait(1)  # a pool that begins it only when it is asked for makes it in this thread
-    assert next(outer)
+    pool.close()
+    assert "".join(map(chr, made)) == "".join(map(chr, range(500)))
 
 
 def test_an_error_is_raised_where_its_result_would_be(pool: Pool) -> None:
