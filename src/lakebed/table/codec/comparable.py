@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.table.codec.binary_row import encode_rows
-from lakebed.table.codec.ragged import byte_strings, one_array, valid_mask
+from lakebed.table.codec.ragged import I64, Bytes, byte_strings, one_array, valid_mask
 from lakebed.table.model.types import Type, arrow_type, parse_type
 
 _VARIANT_PARTS = ("BYTES", "BYTES")
@@ -62,20 +61,42 @@ def _encode_lists(present: pa.Array, kind: Type) -> pa.Array:
     first, count = int(ends[0]), int(ends[-1] - ends[0])
     ends -= first
     if kind.root == "ARRAY":
-        parts, types = [present.values], [kind.children[0].text]
+        elements = present.values.slice(first, count)
+        if pa.types.is_primitive(elements.type) and not pa.types.is_boolean(elements.type):
+            content = _flag_values(elements)
+            return _cut(content.reshape(-1), ends * content.shape[1])
+        parts, types = [elements], [kind.children[0].text]
     else:
         value = kind.children[1].text if kind.root == "MAP" else "INT"
-        parts, types = [present.keys, present.items], [kind.children[0].text, value]
-    encoded = encode_comparable([part.slice(first, count) for part in parts], types)
+        parts = [part.slice(first, count) for part in (present.keys, present.items)]
+        types = [kind.children[0].text, value]
+    encoded = encode_comparable(parts, types)
     if kind.root != "ARRAY":
         encoded = encoded.take(_order_entries(encoded, ends))
     content, starts, lengths = byte_strings(encoded)
     places = np.append(starts, starts[-1] + lengths[-1]) if count else np.zeros(1, np.int64)
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(places[ends])), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.large_binary(), len(present), buffers)
+    return _cut(content, places[ends])
 
 
-def _order_entries(entries: pa.Array, ends: npt.NDArray[np.int64]) -> pa.Array:
+def _flag_values(numbers: pa.Array) -> Bytes:
+    """Values of one width: for each a byte that says whether it is there, and its bytes."""
+    width = numbers.type.bit_width // 8
+    rows = np.zeros((len(numbers), 1 + width), np.uint8)
+    if len(numbers):
+        rows[:, 0] = valid_mask(numbers)
+        buffer = np.frombuffer(numbers.buffers()[1], np.uint8)
+        rows[:, 1:] = buffer[numbers.offset * width :][: len(numbers) * width].reshape(-1, width)
+        rows[rows[:, 0] == 0] = 0
+    return rows
+
+
+def _cut(content: Bytes, offsets: I64) -> pa.Array:
+    """Bytes cut at some offsets."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(np.ascontiguousarray(content))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _order_entries(entries: pa.Array, ends: I64) -> pa.Array:
     """The positions of the entries of maps: map by map, in the order of their bytes."""
     maps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     rows = pa.table({"map": maps, "entry": entries})
