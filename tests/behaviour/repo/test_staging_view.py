@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import pytest
 
-from lakebed.errors import Closed
-from lakebed.repo.staging.view import READ_LAYERS, View, at_reference
+from lakebed.errors import Closed, Conflict
+from lakebed.repo.model.options import RangeOptions, RepositoryOptions
+from lakebed.repo.staging.protocol import WriteAttempts
+from lakebed.repo.staging.view import LOOKS_MAX, READ_LAYERS, View, at_reference, look_again
+from worlds.errors import raises
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.staging import BRANCH, StagedBranch
@@ -181,3 +185,47 @@ def test_the_rows_of_a_page_are_the_committed_ones_where_nothing_is_staged_up_to
         batches = view.committed_rows(b"", None, count=2)
     assert batches is None or [path for batch in batches for path in batch.column(0).to_pylist()] == [b"a", b"c"]
     assert (batches is not None) == is_committed
+
+
+def test_a_page_ends_at_its_last_row_in_any_block() -> None:
+    """Of a commit of many blocks, too: the rows of a page are as many as were asked for, the first ones."""
+    paths = [f"{number:05}" for number in range(2_000)]
+    options = RepositoryOptions(background=False, ranges=RangeOptions(block_bytes=4 << 10))
+    branch = StagedBranch(dict.fromkeys(paths, "1"), options=options)
+    branch.put("zlast", "2")
+    with at_reference(branch.home, BRANCH) as view:
+        for count in (1, 999, 1_000):
+            batches = view.committed_rows(b"", None, count=count)
+            assert batches is not None
+            rows = [path.decode() for batch in batches for path in batch.column(0).to_pylist()]
+            assert (len(rows), rows[-1]) == (count, paths[count - 1])
+    assert len(batches) > 1, "the last page is of several blocks"
+
+
+def test_a_write_is_tried_on_as_many_tokens_as_the_setting_says() -> None:
+    """Each try after a commit is on a new token; behind the last of them the writer is told that the branch moves."""
+    options = RepositoryOptions(background=False, write_tries_max=3)
+    branch = StagedBranch({"a": "1"}, options=options)
+    attempts = WriteAttempts(branch.home, BRANCH, operation="stage")
+    for _ in range(options.write_tries_max):
+        attempts.look()
+        branch.seal()
+    with raises(Conflict, "branch_moved"):
+        attempts.look()
+
+
+def test_a_read_looks_at_as_many_moments_as_the_limit_says() -> None:
+    """While a collection takes each of them away: the last one succeeds, or the error says that the version went."""
+    moments: list[int] = []
+
+    def look(readable: int) -> str:
+        moments.append(len(moments))
+        if len(moments) < readable:
+            raise Conflict("The version went.", kind="version_went")
+        return "rows"
+
+    assert look_again(partial(look, LOOKS_MAX)) == "rows"
+    moments.clear()
+    with raises(Conflict, "version_went"):
+        look_again(partial(look, LOOKS_MAX + 1))
+    assert len(moments) == LOOKS_MAX
