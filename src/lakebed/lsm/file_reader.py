@@ -171,6 +171,12 @@ class FileReader:
             self._cache.put(self._name, OPEN, tail, size_bytes=tail.size_bytes)
         return tail
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is open, and mapped."""
+        entry = self._entries.get(self.tail_key)
+        return entry is not None and entry.value.mapped is not None
+
     def forget(self) -> None:
         """Drop it from the cache."""
         self._cache.forget(self._name)

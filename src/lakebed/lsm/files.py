@@ -5,7 +5,7 @@ Owns: the way from a file's id to its place, which may be in another database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from lakebed.lsm.cache import BlockCache
@@ -87,6 +87,15 @@ class FileStore:
     def _new_reader(self, meta: FileMeta) -> FileReader:
         store, path = (self._store, self._path_of(meta.id)) if self._locate is None else self._locate(meta.id)
         return FileReader(store, path, meta=meta, cache=self.cache)
+
+    def forget_mapped(self, metas: Iterable[FileMeta]) -> None:
+        """Drop what is kept of files that are mapped: a file that is deleted keeps its place on the disk until then.
+
+        An older view that is still read opens them again; where that is a request, they stay until others need room.
+        """
+        for meta in metas:
+            if self.reader(meta).is_mapped:
+                self.forget(meta.id)
 
     def forget(self, file_id: str) -> None:
         """Drop the handles of a file, and what the cache keeps of it: no version that is read has it any more."""
