@@ -53,8 +53,8 @@ _READ_BYTES_MIN: Final = 256 << 10
 _WORKERS_BYTES_MIN: Final = 8 << 20
 """Encoded bytes of inputs from which on other threads are used: to begin one takes as long as to merge some blocks."""
 
-_WORKER_COUNT: Final = 2
-"""One puts the last file, one merges the next window if it is read by requests; another one packs blocks."""
+_WORKER_COUNT: Final = 3
+"""One puts the last file, one packs blocks, one merges the next window if it is read by requests."""
 
 _MOVED_FILE_SHARE: Final = 0.5
 """A file below this share of `run_file_bytes` is not taken over but merged with its neighbours."""
@@ -117,12 +117,12 @@ def run_compaction(
     outputs: list[FileMeta] = []
     row_count = 0
     size_bytes = 0
-    with _workers(files, sum(file.size_bytes for source in sources for file in source)) as (pool, packer):
+    with _workers(files, sum(file.size_bytes for source in sources for file in source)) as pool:
         for stretch in _stretches(sources, may_move=may_move, bottom=task.bottom, run_file_bytes=run_file_bytes):
             if stretch.is_moved:
                 outputs.append(stretch.files[0][1])
                 continue
-            with _Cutter(files, next_file_id, run_file_bytes, pool, packer) as cutter:
+            with _Cutter(files, next_file_id, run_file_bytes, pool) as cutter:
                 windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
                 ahead = None if _is_local(files, stretch) else pool
                 for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead):
@@ -136,14 +136,13 @@ def run_compaction(
 
 
 @contextmanager
-def _workers(files: FileStore, size_bytes: int) -> Iterator[tuple[Pool | None, Pool | None]]:
-    """Threads that work while so many bytes are merged, and one that packs blocks; None where it is too little."""
+def _workers(files: FileStore, size_bytes: int) -> Iterator[Pool | None]:
+    """Threads that work while so many bytes are merged, and end with it; None where it is too little."""
     if size_bytes < _WORKERS_BYTES_MIN:
-        yield None, None
+        yield None
         return
-    runtime = files.environment.runtime
-    with closing(runtime.pool(_WORKER_COUNT)) as pool, closing(runtime.pool(1)) as packer:
-        yield pool, packer
+    with closing(files.environment.runtime.pool(_WORKER_COUNT)) as pool:
+        yield pool
 
 
 def _is_local(files: FileStore, stretch: _Stretch) -> bool:
@@ -227,19 +226,11 @@ class _Cutter:
     One file is in memory at a time, and with `pool` the one before it while it is being put.
     """
 
-    def __init__(
-        self,
-        files: FileStore,
-        next_file_id: Callable[[], str],
-        file_bytes: int,
-        pool: Pool | None,
-        packer: Pool | None,
-    ) -> None:
+    def __init__(self, files: FileStore, next_file_id: Callable[[], str], file_bytes: int, pool: Pool | None) -> None:
         self._files = files
         self._next_file_id = next_file_id
         self._file_bytes = file_bytes
         self._pool = pool
-        self._packer = packer
         self._writer: FileWriter | None = None
         self._put: Iterator[FileMeta] | None = None
         self._finished: list[FileMeta] = []
@@ -267,7 +258,7 @@ class _Cutter:
         while start < rows.num_rows:
             end = self._cut(rows, start)
             if self._writer is None:
-                self._writer = self._files.writer(self._next_file_id(), in_place=True, packer=self._packer)
+                self._writer = self._files.writer(self._next_file_id(), in_place=True, pool=self._pool)
             self._writer.write(rows.slice(start, end - start))
             if self._writer.size_bytes >= self._file_bytes:
                 self._end_file()

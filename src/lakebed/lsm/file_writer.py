@@ -7,7 +7,6 @@ where it will be, if the store can.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,9 +50,6 @@ _MANY_BLOCKS: Final = 32
 """What is left of so many blocks that came together is a smaller block, and not held: to join it to what comes next
 takes as long as five blocks."""
 
-_PACKINGS_MAX: Final = 2
-"""Pieces that wait to be packed or are: one may take longer than to cut the next."""
-
 _SMALL_BODY_BYTES: Final = 1 << 20
 _LARGE_BODY_BYTES: Final = 160 << 20
 """Place for a file that is larger than a small one: more than most have."""
@@ -84,7 +80,8 @@ class FileWriter:
         file_id: its id (`lakebed.lsm.file_id`).
         in_place: the bytes are written where the file will be, if the store can, and not kept in memory: after an
             error the file has to be written anew. It must be finished or abandoned.
-        packer: a pool of one worker, which packs blocks while the caller brings more of them; None: the caller does.
+        pool: packs blocks of a file in place while the caller brings more of them; None: the caller does. How large the
+            file counts meanwhile is the same either way.
     """
 
     def __init__(
@@ -95,14 +92,16 @@ class FileWriter:
         file_id: str,
         options: FileOptions,
         in_place: bool = False,
-        packer: Pool | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._store = store
         self._path = path
         self._file_id = file_id
         self._options = options
-        self._packer = packer
-        self._packings: deque[tuple[Iterator[int], int]] = deque()  # and the bytes of each before compression
+        self._pool = pool
+        self._is_in_place = in_place
+        self._packing: Iterator[None] | None = None
+        self._packing_bytes = 0  # before compression
         self._packed_bytes = 0
         self._blocks: list[_Blocks] = []
         self._upload = store.begin_put(path) if in_place else None
@@ -124,7 +123,7 @@ class FileWriter:
     @property
     def size_bytes(self) -> int:
         """About the file's size so far: its blocks, and what of them is not compressed yet."""
-        return self._packed_bytes + sum(size_bytes for _, size_bytes in self._packings) + self._held_bytes
+        return self._packed_bytes + self._packing_bytes + self._held_bytes
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
@@ -171,11 +170,10 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Release memory and place; an unfinished file is not stored."""
-        packings = [packing for packing, _ in self._packings] if self._packer is not None else []
-        self._packings.clear()
-        for packing in packings:  # nothing may be written any more
+        packing, self._packing = self._packing, None
+        if packing is not None and self._pool is not None:
             with suppress(Exception):
-                next(packing)
+                next(packing)  # nothing may be written any more
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.abandon()
@@ -251,19 +249,22 @@ class FileWriter:
 
     def _begin_packing(self) -> None:
         """Let the blocks that were cut be packed, once those before them are in the file."""
-        self._end_packings(but=_PACKINGS_MAX - 1)
+        self._end_packing()
         blocks, self._blocks = self._blocks, []
-        size_bytes = sum(some.content.size for some in blocks)
-        self._packings.append((begin_call(partial(self._pack, blocks), self._packer), size_bytes))
+        self._packing_bytes = sum(some.content.size for some in blocks)
+        self._packing = begin_call(partial(self._pack, blocks), self._pool)
+        if not self._is_in_place:
+            self._end_packing()
 
-    def _end_packings(self, *, but: int = 0) -> None:
-        """Wait until the blocks that were cut are in the file, but for the last ones."""
-        while len(self._packings) > but:
-            packing, _ = self._packings.popleft()
-            self._packed_bytes = next(packing)
+    def _end_packing(self) -> None:
+        """Wait until the blocks that were cut last are in the file."""
+        packing, self._packing = self._packing, None
+        if packing is not None:
+            next(packing)
+        self._packing_bytes, self._packed_bytes = 0, self._body.size_bytes
 
-    def _pack(self, formed: Sequence[_Blocks]) -> int:
-        """Compress pages, and add them to the file; its size then."""
+    def _pack(self, formed: Sequence[_Blocks]) -> None:
+        """Compress pages, and add them to the file."""
         compression = self._options.compression
         codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
         for blocks in formed:
@@ -271,7 +272,6 @@ class FileWriter:
             pages = pack_pages(blocks.content, blocks.lengths, compression=compression)
             offset = self._body.size_bytes
             self._body.append(self._index.add_blocks(pages, blocks.lengths, blocks.bounds, offset=offset, codec=codec))
-        return self._body.size_bytes
 
     def _add_keys(self, blocks: _Blocks) -> None:
         first_keys, last_keys = blocks.first_keys, blocks.last_keys
@@ -287,7 +287,7 @@ class FileWriter:
         if self._held:
             self._cut_held([])
             self._begin_packing()
-        self._end_packings()
+        self._end_packing()
         if self._first_key is None or self._last is None:
             raise InternalError(f"a sorted file without rows was to be written to {self._path}")
         hashes = np.concatenate(self._hashes)

@@ -57,10 +57,10 @@ class FileStore:
         """The time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
         return min(self.environment.clock.now_ms(), store_time_ms(self._store, environment=self.environment))
 
-    def writer(self, file_id: str, *, in_place: bool = False, packer: Pool | None = None) -> FileWriter:
+    def writer(self, file_id: str, *, in_place: bool = False, pool: Pool | None = None) -> FileWriter:
         """Begin a new file of ours; arguments as for `FileWriter`. Cost: no request."""
         path = self._path_of(file_id)
-        return FileWriter(self._store, path, file_id=file_id, options=self._options, in_place=in_place, packer=packer)
+        return FileWriter(self._store, path, file_id=file_id, options=self._options, in_place=in_place, pool=pool)
 
     def reader(self, meta: FileMeta) -> FileReader:
         """A handle to read a file, kept for the next call. Cost: no request; the file is opened when it is asked."""
