@@ -43,8 +43,10 @@ def test_a_call_is_made_once_where_no_thread_is_started(pool: Pool, monkeypatch:
     waiting = begin_call(gate.wait, pool)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     call = begin_call(lambda: made.append("made"), pool)
-    next(call)
-    gate.set()
+    try:
+        next(call)
+    finally:
+        gate.set()
     next(waiting)
     pool.close()
     assert made == ["made"]
