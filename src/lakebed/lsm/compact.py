@@ -278,8 +278,9 @@ class _Cutter:
         return end - 1 + place if place else count
 
     def _end_file(self) -> None:
-        self._await_put()  # while the writer is still ours: it may fail
         assert self._writer is not None
+        self._await_put()  # while the writer is still ours: this may fail
+        self._writer.settle()
         writer, self._writer = self._writer, None
         self._ended_bytes += writer.size_bytes
         self._put = begin_call(partial(_finish, writer), self._pool)

@@ -138,6 +138,14 @@ class FileWriter:
             if batch.num_rows:
                 self._take(batch)
 
+    def settle(self) -> None:
+        """Wait for what another thread packs. What ends the file then is made by whoever asks for it.
+
+        So the end of a file may be a call of the same pool: it waits for no other one.
+        """
+        self._end_packing()
+        self._pool = None
+
     def encode(self) -> FileMeta:
         """End the file, in memory: `object` is what has to be put. Cost: no request."""
         if self._finished is None:

@@ -484,6 +484,32 @@ def test_it_goes_on_alone_where_no_thread_is_started(monkeypatch: pytest.MonkeyP
     assert is_equal
 
 
+@pytest.mark.usefixtures("with_workers")
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("thread_count", [0, 1, 2])
+def test_it_ends_with_as_many_threads_as_there_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread_count: int, *, is_local: bool
+) -> None:
+    """Where the system allows few threads, or none, no step waits for one that none can make."""
+    bench = Bench(folder=tmp_path if is_local else None)
+    file_set = make_overlapping(bench)
+    start, started = threading.Thread.start, []
+
+    def start_few(thread: threading.Thread) -> None:
+        if thread.name.startswith("lakebed"):
+            if len(started) == thread_count:
+                raise RuntimeError("can't start new thread")
+            started.append(thread.name)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_few)
+        run = bench.compact(file_set, run_file_bytes=20_000)
+    assert run is not None
+    is_equal = list(bench.rows(run.files)) == newest_rows(bench, file_set)
+    assert (is_equal, len(started)) == (True, thread_count)
+
+
 def test_memory_does_not_grow_with_the_inputs() -> None:
     """Arrow memory in use while merging stays the same when the inputs are four times as large."""
 
