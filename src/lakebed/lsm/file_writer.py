@@ -139,7 +139,7 @@ class FileWriter:
                 self._take(batch)
 
     def settle(self) -> None:
-        """Wait for what another thread packs. What ends the file then is made by whoever asks for it.
+        """Wait for what another thread packs. What ends the file is made by its caller then.
 
         So the end of a file may be a call of the same pool: it waits for no other one.
         """
