@@ -303,10 +303,11 @@ def test_a_server_starts_on_a_full_disk(disk: Path) -> None:
     assert free_bytes(disk) > 500_000
 
 
-def test_a_served_repository_is_freed_on_a_full_disk(disk: Path) -> None:
+@pytest.mark.parametrize("key_recheck_s", [0, 600], ids=["key read again", "key known"])
+def test_a_served_repository_is_freed_on_a_full_disk(disk: Path, key_recheck_s: float) -> None:
     """A change whose outcome is unknown keeps reads waiting, those of keys too, and not what frees space."""
     lake = fill_repository(disk)
-    server = start_server(lake, options=ServerOptions(key_recheck_s=0))
+    server = start_server(lake, options=ServerOptions(key_recheck_s=key_recheck_s))
     started = server.started
     try:
         access = repo.Access(access_key=started.access_key, secret=started.secret)
