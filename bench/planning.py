@@ -33,6 +33,7 @@ from lakebed.table.model.model import BucketChange, DataFile
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.table import Table
 
+ROWS_PER_FILE_MAX = 1_000
 FILES_PER_COMMIT = 1000
 SETTLED_S = 60
 """Age that tag files are given, so that a listing may remember them."""
@@ -98,7 +99,15 @@ def describe_files(table: Table, file_count: int) -> None:
         for number in range(FILES_PER_COMMIT):
             which = number % len(files)
             name = f"data-{commit:08x}-{number:032x}-0.parquet"
-            file = replace(files[which], file_name=name, commit_snapshot=None)
+            model, later = files[which], (commit * FILES_PER_COMMIT + number + 1) * ROWS_PER_FILE_MAX
+            file = replace(
+                model,
+                file_name=name,
+                commit_snapshot=None,
+                # Above those that are there: a commit writes rows anew that others have overtaken, and these are none.
+                min_sequence_number=model.min_sequence_number + later,
+                max_sequence_number=model.max_sequence_number + later,
+            )
             changes.setdefault(places[which], []).append(file)
         commit_changes(table.context, [BucketChange(*place, added=tuple(found)) for place, found in changes.items()])
 
