@@ -171,22 +171,22 @@ def ended_process() -> int:
 
 
 @pytest.mark.parametrize(
-    ("owner", "is_seldom"),
+    ("own", "is_seldom"),
     [
-        (owned(), True),
-        (owned(host="elsewhere", pid=1), True),
-        (owned(pid=ended_process()), False),
-        (owned(expires_at_ms=0), False),
+        (owned, True),
+        (lambda: owned(host="elsewhere", pid=1), True),
+        (lambda: owned(pid=ended_process()), False),  # not earlier: the number may be another process's some time later
+        (lambda: owned(expires_at_ms=0), False),
     ],
     ids=["runs here", "elsewhere", "ended here", "its lease ended"],
 )
 def test_what_another_process_owns_is_tried_seldom(
-    owner: Conflict, is_seldom: bool, monkeypatch: pytest.MonkeyPatch
+    own: Callable[[], Conflict], is_seldom: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try costs requests: there are many only when the owner's process or lease has ended."""
     monkeypatch.setattr(tenure, "_LOOK_S", 0.01)
     monkeypatch.setattr(tenure, "_ASK_S", 0.3 if is_seldom else 300.0)
-    parts = Parts(open=[owner] * 4)
+    parts = Parts(open=[own()] * 4)
     started_s = CLOCK.monotonic_s()
     waiting = parts.tenure()
     wait_until(lambda: "work" in parts.steps)

@@ -285,7 +285,14 @@ def complete_upload(
     if upload.completed is not None:
         return upload.completed
     load_branch(context, branch)
-    parts = choose_parts(context, upload_id, wanted)
+    try:
+        parts = choose_parts(context, upload_id, wanted)
+    except InvalidRequest:
+        # Parts go with an upload that was aborted or completed meanwhile.
+        upload, _ = load_upload(context, upload_id, branch=branch, path=path)
+        if upload.completed is not None:
+            return upload.completed
+        raise
     size_bytes = sum(part.size_bytes for part in parts)
     stated = stated or Stated()
     if stated.size_bytes is not None and stated.size_bytes != size_bytes:

@@ -187,6 +187,35 @@ def test_an_abort_during_a_completion_wins_before_it_is_staged(gateway: Any, buc
     assert "Contents" not in s3.list_objects(Bucket=bucket)
 
 
+@pytest.mark.parametrize("end", ["abort", "complete"])
+def test_parts_that_went_with_the_upload_meanwhile_are_not_missing(
+    gateway: Any, bucket: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A completion that finds no parts any more says that the upload is gone, or what another completion made."""
+    s3, branch = gateway.s3(), bucket.partition(".")[2]
+    upload = begin(s3, bucket, "o")
+    part = put(s3, bucket, "o", upload, 1, LAST)
+    context = context_of(gateway.running.site.repositories.repository("analytics"))
+    wanted = [multipart.WantedPart(1, part["ETag"].strip('"'))]
+    choose = multipart.choose_parts
+
+    def choose_late(*args: Any) -> Any:
+        monkeypatch.undo()
+        if end == "abort":
+            s3.abort_multipart_upload(Bucket=bucket, Key="o", UploadId=upload)
+        else:
+            complete(s3, bucket, "o", upload, [part])
+        return choose(*args)
+
+    monkeypatch.setattr(multipart, "choose_parts", choose_late)
+    if end == "abort":
+        with raises(NotFound, "upload_not_found"):
+            multipart.complete_upload(context, upload, branch=branch, path="o", wanted=wanted)
+    else:
+        entry = multipart.complete_upload(context, upload, branch=branch, path="o", wanted=wanted)
+        assert entry.size_bytes == len(LAST)
+
+
 def test_uploads_that_were_left_are_forgotten(gateway: Any, bucket: str, code: Code) -> None:
     """A week after its last part an open upload and its parts are gone, and not a day before."""
     s3 = gateway.s3()
