@@ -9,11 +9,12 @@ keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew onl
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
-- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, two encoded output files
-  and a copy of one, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each
-  file.
-- Threads: one puts the last file; where inputs are read by requests, one reads and merges the next window. However a
-  compaction ends, both have ended before, and the error of either is the compaction's. Files are the same without them.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, where the store cannot
+  write files in place two encoded output files and a copy of one, and nothing that grows with the inputs. What Arrow
+  has freed goes back to the system after each file.
+- Threads: one ends the last file; one packs blocks; where inputs are read by requests, one reads and merges the next
+  window. However a compaction ends, all have ended before, and the error of any is the compaction's. Files are the same
+  without them. No call of them waits for another one, for there may be a single thread.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 """
 
@@ -223,7 +224,8 @@ def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int, run_byt
 class _Cutter:
     """Writes sorted rows into files of about one size, cut between keys.
 
-    One file is in memory at a time, and with `pool` the one before it while it is being put.
+    One file at a time is written, and with `pool` the one before it is ended meanwhile. It is in memory where the store
+    cannot write it in place.
     """
 
     def __init__(self, files: FileStore, next_file_id: Callable[[], str], file_bytes: int, pool: Pool | None) -> None:
@@ -244,7 +246,7 @@ class _Cutter:
         if self._writer is not None:
             self._writer.abandon()
         if self._put is not None:
-            with suppress(Exception):  # that of the compaction is told
+            with suppress(Exception):  # the caller gets the first error
                 next(self._put)
 
     @property
