@@ -320,6 +320,19 @@ def test_a_bug_is_told_as_one(cli: Callable[..., Any], lake: str, monkeypatch: p
     assert "bug in lakebed" in answer.err
 
 
+def test_an_interrupt_that_python_wraps_is_one(
+    cli: Callable[..., Any], lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a class is being made, as in the imports of a start, comes as an error of another type."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("lakebed.lake.lake.Lake.tables", interrupted)
+    answer = cli("ls", lake)
+    assert (answer.code, answer.err.strip()) == (exits.INTERRUPTED, "lakebed: interrupted.")
+
+
 def test_help_names_what_must_be_given(cli: Callable[..., Any]) -> None:
     """The usage line holds every argument and every option without which the command cannot run."""
     usage = "Usage: lakebed table delete [OPTIONS] LAKE TABLE --where WHERE"

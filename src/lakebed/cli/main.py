@@ -70,12 +70,18 @@ def _outcome(arguments: list[str], *, json: bool, frames: bool) -> int:
     except exits.Exit as done:
         return done.code
     except KeyboardInterrupt:
-        output.say("\nlakebed: interrupted.")
-        return exits.INTERRUPTED
+        return _report_interrupt()
     except Exception as problem:
         if standard.has_stopped():
             return exits.OK
+        if isinstance(problem.__cause__, KeyboardInterrupt):  # Python 3.11 wraps it where a class is being made
+            return _report_interrupt()
         return _report(problem, json=json)
+
+
+def _report_interrupt() -> int:
+    output.say("\nlakebed: interrupted.")
+    return exits.INTERRUPTED
 
 
 def _report(problem: Exception, *, json: bool) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint
+from lakebed.repo.model.names import parse_reference
 from lakebed.server.permissions import (
     EVERYTHING_OF_USERS,
     EVERYTHING_STORED,
@@ -33,7 +34,9 @@ class Needs:
     """What an operation needs.
 
     Attributes:
-        permissions: actions and resources; ``{name}`` is a parameter of the path, ``{query[name]}`` one of the query.
+        permissions: actions and resources; ``{name}`` is a parameter of the path, ``{query[name]}`` one of the query,
+            ``{ref_name}`` the name in the reference of the path, without its steps: a rule of a branch holds for
+            ``branch~0`` too.
         whole_role: whether the role of the endpoint is needed too, as of operations that are in no table.
         body: what the body needs besides.
     """
@@ -44,9 +47,17 @@ class Needs:
 
     def of_request(self, path: Mapping[str, str], query: Mapping[str, str]) -> Iterable[Permission]:
         """The permissions for the parameters of a request. Raises `InvalidRequest` (``missing_parameter``)."""
+        ref_name = _name_of(path.get("ref", ""))
         for needed in self.permissions:
-            resource = needed.resource.format(**path, query=_Query(query))
+            resource = needed.resource.format(**path, ref_name=ref_name, query=_Query(query))
             yield Permission(needed.action, resource, needed.is_prefix)
+
+
+def _name_of(reference: str) -> str:
+    try:
+        return parse_reference(reference).name
+    except InvalidRequest:
+        return reference  # the operation says what is wrong with it
 
 
 class _Query(dict[str, str]):
@@ -152,7 +163,9 @@ REST: Final[dict[str, Needs]] = {
     **dict.fromkeys(("commit", "mergeIntoBranch"), _need("fs:CreateCommit", _BRANCH)),
     "cherryPick": Needs((Permission("fs:CreateCommit", _BRANCH), Permission("fs:ReadCommit", _REPOSITORY))),
     "findMergeBase": _need("fs:ListCommits"),
-    "logCommits": _need("fs:ReadBranch", _REPOSITORY + "/branch/{ref}"),
+    "logCommits": Needs(
+        tuple(Permission("fs:ReadBranch", f"{_REPOSITORY}/branch/{part}") for part in ("{ref}", "{ref_name}"))
+    ),
     "getCommit": _need("fs:ReadCommit"),
     "listTags": _need("fs:ListTags"),
     "createTag": Needs(body=_of_tag),

@@ -225,6 +225,19 @@ def test_a_folder_of_the_storage_is_imported(client: Any) -> None:
     assert client.listed() == ["common_prefix/one", "object/one"]
 
 
+def test_an_import_is_of_its_branch(client: Any) -> None:
+    """Under another branch, which decides what a user may do, an import is neither shown nor cancelled."""
+    client.ask("POST", ":/branches", {"name": "dev", "source": "main"})
+    location = {"type": "common_prefix", "path": "local://incoming/", "destination": "a/"}
+    id = client.ask("POST", ":/branches/main/import", {"paths": [location], "commit": {"message": "m"}}).json["id"]
+    for branch in ("dev", "none", "main~0"):
+        for method in ("GET", "DELETE"):
+            assert client.ask(method, f":/branches/{branch}/import", id=id).status == 404, (method, branch)
+    while not client.ask("GET", ":/branches/main/import", id=id).json["completed"]:
+        pass
+    assert client.listed() == ["a/one"]
+
+
 def test_listings_go_on_inside_a_folder(client: Any) -> None:
     """A folder in which there is more behind ``after`` is listed; one whose last path it is, or itself, is not."""
     for path in ("a/1", "a/2", "b/1", "c"):

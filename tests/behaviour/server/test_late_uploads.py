@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -67,6 +68,29 @@ def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chu
     assert client.get("a").body == second
     [stored] = context_of(server.site.repositories.repository("analytics")).store.list("data")
     assert stored.size_bytes == size  # nothing is left of the late one
+
+
+@pytest.mark.parametrize("size", [0, 3_000, 3_000_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_put_to_a_signed_address_is_repeated(client: Any, server: Any, chunked: bool, size: int) -> None:
+    """A client whose reply was lost puts the same bytes again, and is told what the first reply said."""
+    body = b"f" * size
+    place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
+
+    def put(body: bytes) -> Any:
+        sent: Any = iter([body[:1_000], body[1_000:]]) if chunked else body
+        return client.pool.request("PUT", place["presigned_url"], body=sent, chunked=chunked)
+
+    first, again = put(body), put(body)
+    assert (first.status, again.status) == (200, 200)
+    assert first.headers["etag"] == again.headers["etag"] == f'"{hashlib.md5(body).hexdigest()}"'
+    assert put(b"g" * size if size else b"g").status == 409
+    assert put(body + b"f").status == 409
+    linked = {"staging": {"physical_address": place["physical_address"]}, "checksum": "x", "size_bytes": size}
+    assert client.ask("PUT", ":/branches/main/staging/backing", linked, path="a").status == 200
+    assert client.get("a").body == body
+    [stored] = context_of(server.site.repositories.repository("analytics")).store.list("data")
+    assert stored.size_bytes == size
 
 
 def test_a_signed_address_is_of_one_repository_and_of_no_later_one_of_its_name(client: Any, server: Any) -> None:

@@ -234,6 +234,21 @@ def test_a_denial_wins(client: Any) -> None:
     assert ann.get("secret/1").body == b"secret"
 
 
+def test_a_rule_of_a_branch_holds_for_every_spelling_of_it(client: Any) -> None:
+    """Who may not read one branch gets its log by no steps and no mode behind its name."""
+    client.commit(allow_empty=True)
+    client.ask("POST", ":/branches", {"name": "dev", "source": "main"})
+    branches = REPOSITORY + "/branch/"
+    ann = new_user(client, "ann", ("allow", "fs:*", "*"), ("deny", "fs:ReadBranch", branches + "main"))
+    bob = new_user(client, "bob", ("allow", "fs:ReadBranch", branches + "dev*"))
+    for steps in ("", "~0", "^0", "~", "^1~0", "@", "~0@"):
+        assert ann.ask("GET", f":/refs/main{steps}/commits").status == 401, steps
+        assert bob.ask("GET", f":/refs/main{steps}/commits").status == 401, steps
+        assert ann.ask("GET", f":/refs/dev{steps}/commits").status == 200, steps
+        assert bob.ask("GET", f":/refs/dev{steps}/commits").status == 200, steps
+    assert ann.ask("GET", ":/refs/main~~x/commits").status == 400
+
+
 def test_a_signed_address_is_for_its_path(client: Any) -> None:
     """A user gets one for a path that may be written, and cannot use it once that has ended."""
     ann = new_user(client, "ann", ("allow", "fs:WriteObject", REPOSITORY + "/object/a/*"))

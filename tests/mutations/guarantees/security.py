@@ -7,13 +7,13 @@ from lakebed.http.slot_pool import SlotPool
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.vendor import VendorDriver
 from lakebed.repo import directories
-from lakebed.repo.heads import actions, write
+from lakebed.repo.heads import actions, importing, write
 from lakebed.repo.objects import data
 from lakebed.repo.outside import foreign, outbound
 from lakebed.repo.outside.import_policy import ImportPolicy
 from lakebed.repo.records import records
 from lakebed.repo.references import branches, tags
-from lakebed.server import auth, errors, identity, keys, permissions, places, reference_tables, site
+from lakebed.server import auth, errors, identity, keys, needs, permissions, places, reference_tables, site
 from lakebed.server.routes import presigned_parts, staging
 from lakebed.server.s3 import application, body, metadata, objects, signature, signature_v2
 from lakebed.server.s3.call import S3Call
@@ -315,6 +315,21 @@ GUARANTEES = [
             lambda create, context, name, *, source, **rest: create(context, name, source="main", **rest),
         ),
         "behaviour/server/test_actions.py::test_a_branch_begins_with_what_the_hooks_were_asked_about",
+    ),
+    Guarantee(
+        "A policy that denies a branch denies what is written with steps behind its name.",
+        replace(needs._name_of, lambda original, reference: reference),
+        "behaviour/server/test_users.py::test_a_rule_of_a_branch_holds_for_every_spelling_of_it",
+    ),
+    Guarantee(
+        "Who may cancel imports into one branch cancels none into another.",
+        raise_nothing(importing._load_into),
+        "behaviour/server/test_lakefs.py::test_an_import_is_of_its_branch",
+    ),
+    Guarantee(
+        "A second upload to a signed address is told that it is stored only if the first one was the same.",
+        raise_nothing(staging._put),
+        "behaviour/server/test_late_uploads.py::test_a_put_to_a_signed_address_is_repeated",
     ),
     Guarantee(
         "A signed address permits nothing in a later repository of the same name.",

@@ -97,9 +97,13 @@ def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -
             check_path(_folder(source.destination) + "-", writing=True)
 
 
-def import_status(context: RepositoryContext, id: str) -> Import:
-    """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store."""
-    return _load(context, id)[0]
+def import_status(context: RepositoryContext, id: str, *, branch: str | None = None) -> Import:
+    """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store.
+
+    Args:
+        branch: only an import into this one; None: into any.
+    """
+    return _load_into(context, id, branch=branch)[0]
 
 
 def list_unfinished_imports(context: RepositoryContext) -> list[Import]:
@@ -109,8 +113,11 @@ def list_unfinished_imports(context: RepositoryContext) -> list[Import]:
         return [record for _, record in records if record.state == "running"]
 
 
-def cancel_import(context: RepositoryContext, id: str) -> Import:
+def cancel_import(context: RepositoryContext, id: str, *, branch: str | None = None) -> Import:
     """Stop an import; the branch stays as it is.
+
+    Args:
+        branch: as of `import_status`.
 
     Raises:
         NotFound: ``import_not_found``.
@@ -118,7 +125,7 @@ def cancel_import(context: RepositoryContext, id: str) -> Import:
     Cost: 1 durable write of the key-value store, more while it runs.
     """
     for _ in range(context.options.publish_tries_max):
-        record, raw = _load(context, id)
+        record, raw = _load_into(context, id, branch=branch)
         if record.state != "running":
             raise Conflict(
                 f"Import {id} is {record.state} already and cannot be cancelled.", kind="import_ended", id=id
@@ -336,12 +343,26 @@ def _folder_and_name(url: str) -> tuple[str, str]:
     return folder, name
 
 
+def _load_into(context: RepositoryContext, id: str, *, branch: str | None) -> tuple[Import, bytes]:
+    """An import into a branch, if one is given: who may use that, may not use others by an id."""
+    record, raw = _load(context, id)
+    if branch not in (None, record.branch):
+        raise _missing(context, id)
+    return record, raw
+
+
 def _load(context: RepositoryContext, id: str) -> tuple[Import, bytes]:
     key = context.keys.import_record(id)
     raw = context.key_value.get(key)
     if raw is None:
-        raise NotFound(f"Repository {context.name} has no import {id!r}.", kind="import_not_found", id=id)
+        raise _missing(context, id)
     return decode_record(raw, Import, key=key), raw
+
+
+def _missing(context: RepositoryContext, id: str) -> NotFound:
+    return NotFound(
+        f"Repository {context.name} has no import {id!r} into such a branch.", kind="import_not_found", id=id
+    )
 
 
 def _set(context: RepositoryContext, raw: bytes, record: Import) -> bool:

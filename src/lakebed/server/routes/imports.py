@@ -52,11 +52,12 @@ async def status(call: RepositoryCall) -> ImportStatus:
     """Get the status of an import."""
     import_id = call.required("id")
     context = await call.context()
-    return await call.quick(_status, context, import_id, root_url=call.site.repositories.url)
+    branch = call.path["branch"]  # what the caller may do is decided by it
+    return await call.quick(_status, context, import_id, branch=branch, root_url=call.site.repositories.url)
 
 
-def _status(context: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
-    record = import_status(context, import_id)
+def _status(context: RepositoryContext, import_id: str, *, branch: str, root_url: str) -> ImportStatus:
+    record = import_status(context, import_id, branch=branch)
     commit = None if record.commit_id is None else load_commit(context, record.commit_id)
     return ImportStatus(
         completed=record.state == "completed",
@@ -79,4 +80,4 @@ async def cancel(call: RepositoryCall) -> None:
     """Cancel an import; the branch does not change."""
     import_id = call.required("id")
     context = await call.context()
-    await call.quick(cancel_import, context, import_id)
+    await call.quick(cancel_import, context, import_id, branch=call.path["branch"])

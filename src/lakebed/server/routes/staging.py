@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
@@ -17,7 +18,6 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.objects.port import has_object
 from lakebed.repo.model.entry import new_address
 from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_path
@@ -127,18 +127,20 @@ async def upload_presigned(call: RepositoryCall) -> Response:
     if holder.grants is None:
         check_role(holder, needed="write", repository=repository)
     check_permission(holder, Permission("fs:WriteObject", object_resource(repository, path)))
-    await call.quick(_refuse_second, context, address)
-    etag = await call.upload(
-        call.chunks(bytes_max=call.site.options.object_bytes_max),
-        into=lambda pieces: _put(context, address, pieces),
-    )
+    bytes_max = call.site.options.object_bytes_max
+    await call.quick(_refuse_second, context, address, announced_bytes=call.content_length(bytes_max=bytes_max))
+    etag = await call.upload(call.chunks(bytes_max=bytes_max), into=lambda pieces: _put(context, address, pieces))
     return Response(headers={"etag": f'"{etag}"'})
 
 
-def _refuse_second(context: RepositoryContext, address: str) -> None:
-    """Refuse a second upload before its bytes arrive. The create-only put decides between concurrent ones."""
-    if has_object(context.store, address):
-        raise _second(address)
+def _refuse_second(context: RepositoryContext, address: str, *, announced_bytes: int | None) -> None:
+    """Refuse an upload of other bytes than those that are there before they arrive, where their number tells.
+
+    Of as many bytes it may be the first upload again, whose reply was lost: `_put` compares them.
+    """
+    with suppress(NotFound):
+        if announced_bytes not in (None, context.store.head(address).size_bytes):
+            raise _second(address)
 
 
 def _second(address: str) -> AlreadyExists:
@@ -146,6 +148,7 @@ def _second(address: str) -> AlreadyExists:
 
 
 def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
+    """Put the bytes, and return their MD5. The same bytes again are no error: the reply may have been lost."""
     digest = hashlib.md5(usedforsecurity=False)
 
     def digest_pieces() -> Iterator[Buffer]:
@@ -153,8 +156,15 @@ def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> 
             digest.update(piece)
             yield piece
 
+    digested = digest_pieces()
     try:
-        context.store.put_stream(address, digest_pieces(), create_only=True)
-    except AlreadyExists as error:  # a concurrent upload finished first: its bytes may be committed
-        raise _second(address) from error
+        context.store.put_stream(address, digested, create_only=True)
+    except AlreadyExists as error:  # an upload finished first: its bytes may be committed
+        for _ in digested:
+            pass
+        stored = hashlib.md5(usedforsecurity=False)
+        for piece in context.store.get_stream(address):
+            stored.update(piece)
+        if stored.digest() != digest.digest():
+            raise _second(address) from error
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.ranges import content_range
 from lakebed.server.errors import shown_error, status_of
-from lakebed.server.s3.xml import render
+from lakebed.server.s3.xml import echo, render
 
 XML_TYPE: Final = "application/xml"
 
@@ -132,7 +132,7 @@ def error_reply(error: BaseException, *, request_id: str, resource: str, root_ur
     """
     fields = error_fields(error, request_id=request_id, root_url=root_url)
     status = _STATUSES[fields[0][1]]
-    body = render("Error", [*fields, ("Resource", resource), ("RequestId", request_id)], namespace=None)
+    body = render("Error", [*fields, *echo("Resource", resource), ("RequestId", request_id)], namespace=None)
     reply = Response(body, status, media_type=XML_TYPE)
     if status == 416 and isinstance(error, LakebedError):
         reply.headers["content-range"] = content_range(None, size_bytes=int(error.facts.get("size_bytes", 0)))

@@ -161,7 +161,7 @@ async def _read(call: S3Call, *, after: str) -> tuple[Shown, int]:
     return Shown(rows[:amount], len(rows) > amount), amount
 
 
-class _Encoding:
+class KeyEncoding:
     """How keys are written: as they are, or with percent signs."""
 
     def __init__(self, call: S3Call) -> None:
@@ -173,6 +173,7 @@ class _Encoding:
         return quote(key, safe="/-_.~*") if self.name else key
 
     def fields(self) -> list[tuple[str, Value]]:
+        """What the reply says of it."""
         return [("EncodingType", self.name)] if self.name else []
 
 
@@ -191,7 +192,7 @@ def _contents(path: str, entry: Entry) -> list[tuple[str, Value]]:
     ]
 
 
-def _rows(shown: Shown, encode: _Encoding, *, owner: str | None) -> list[tuple[str, Value]]:
+def _rows(shown: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple[str, Value]]:
     fields: list[tuple[str, Value]] = []
     commons: list[tuple[str, Value]] = []
     tail: list[tuple[str, Value]] = [] if owner is None else [("Owner", owner_fields(owner))]
@@ -204,7 +205,7 @@ def _rows(shown: Shown, encode: _Encoding, *, owner: str | None) -> list[tuple[s
 
 
 def _head(
-    call: S3Call, encode: _Encoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
+    call: S3Call, encode: KeyEncoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
 ) -> list[tuple[str, Value]]:
     """What is in front of the rows; of version 1 clients do not decode the prefix, so it is encoded only if it must."""
     prefix = call.pairs.get("prefix", "")
@@ -224,7 +225,7 @@ async def list_objects_v2(call: S3Call) -> Response:
     """List keys, with tokens."""
     if call.pairs["list-type"] != "2":
         raise s3_error("InvalidArgument", "list-type is 2, or is left out.")
-    encode = _Encoding(call)
+    encode = KeyEncoding(call)
     token, start_after = call.pairs.get("continuation-token"), call.pairs.get("start-after", "")
     shown, amount = await _read(call, after=_key_of(token) if token else start_after)
     fields = [*_head(call, encode, shown, amount), ("KeyCount", len(shown.rows))]
@@ -241,7 +242,7 @@ async def list_objects_v2(call: S3Call) -> Response:
 @LISTING.add("GET", "bucket", "ListObjectVersions", needs="read", query=("versions",))
 async def list_object_versions(call: S3Call) -> Response:
     """List objects, each with the version null: there are no others, and tools clean up with this."""
-    encode = _Encoding(call)
+    encode = KeyEncoding(call)
     marker = call.pairs.get("key-marker", "")
     shown, amount = await _read(call, after=marker)
     fields = [*_head(call, encode, shown, amount), ("KeyMarker", encode(marker)), ("VersionIdMarker", "")]
@@ -257,7 +258,7 @@ async def list_object_versions(call: S3Call) -> Response:
 
 async def list_objects(call: S3Call) -> Response:
     """List keys, with markers."""
-    encode = _Encoding(call)
+    encode = KeyEncoding(call)
     marker = call.pairs.get("marker", "")
     shown, amount = await _read(call, after=marker)
     fields = [*_head(call, encode, shown, amount, encodes_prefix=False), ("Marker", encode(marker))]

@@ -25,7 +25,7 @@ from lakebed.server.routes.entries import Condition, condition_of
 from lakebed.server.s3.body import RunningChecksums
 from lakebed.server.s3.call import S3Call
 from lakebed.server.s3.errors import XML_TYPE, error_fields, s3_error
-from lakebed.server.s3.listing import STORAGE_CLASS, owner_fields
+from lakebed.server.s3.listing import STORAGE_CLASS, KeyEncoding, owner_fields
 from lakebed.server.s3.metadata import describe
 from lakebed.server.s3.objects import (
     check_conditions,
@@ -38,7 +38,7 @@ from lakebed.server.s3.objects import (
     source_context,
 )
 from lakebed.server.s3.operations import Operations
-from lakebed.server.s3.xml import DECLARATION, Element, Value, render, render_root
+from lakebed.server.s3.xml import DECLARATION, Element, Value, echo, render, render_root
 
 MULTIPART: Final = Operations()
 _ROWS_MAX: Final = 1_000
@@ -68,7 +68,7 @@ async def create_upload(call: S3Call) -> Response:
             raise _explain(context, call, error) from error
 
     upload_id = await call.quick(begin)
-    fields = [("Bucket", call.target.bucket), ("Key", call.target.key), ("UploadId", upload_id)]
+    fields = [("Bucket", call.target.bucket), *echo("Key", call.target.key), ("UploadId", upload_id)]
     return Response(render("InitiateMultipartUploadResult", fields), media_type=XML_TYPE)
 
 
@@ -226,16 +226,17 @@ def _object_bytes(call: S3Call) -> int | None:
 
 def _wanted_part(element: Element) -> WantedPart:
     number, etag = element.value("PartNumber") or "", element.value("ETag") or ""
-    if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) <= PART_NUMBER_MAX) or not etag:
+    is_number = number.isascii() and number.isdigit() and len(number) <= 6 and 1 <= int(number) <= PART_NUMBER_MAX
+    if not is_number or not etag:
         raise s3_error("MalformedXML", "The XML has a part without a number from 1 to 10000 or without an ETag.")
     return WantedPart(int(number), etag.strip().strip('"'))
 
 
 def _result(call: S3Call, entry: Entry) -> bytes:
     fields = [
-        ("Location", call.origin + call.target.path),
+        *echo("Location", call.origin + call.target.path),
         ("Bucket", call.target.bucket),
-        ("Key", call.target.key),
+        *echo("Key", call.target.key),
         ("ETag", f'"{entry.checksum}"'),
     ]
     return render_root("CompleteMultipartUploadResult", fields)
@@ -289,7 +290,7 @@ async def list_parts(call: S3Call) -> Response:
     shown = rows[:amount]
     fields: list[tuple[str, Value]] = [
         ("Bucket", call.target.bucket),
-        ("Key", call.target.key),
+        *echo("Key", call.target.key),
         ("UploadId", call.pairs["uploadId"]),
         ("Initiator", owner_fields(call.caller.id)),
         ("Owner", owner_fields(call.caller.id)),
@@ -316,6 +317,7 @@ def _part_fields(number: int, part: Part) -> list[tuple[str, Value]]:
 @MULTIPART.add("GET", "bucket", "ListMultipartUploads", needs="read", query=("uploads",))
 async def list_uploads(call: S3Call) -> Response:
     """List the uploads of a bucket."""
+    encode = KeyEncoding(call)
     amount = call.number("max-uploads", default=_ROWS_MAX, high=_ROWS_MAX)
     if call.pairs.get("delimiter"):
         raise s3_error("NotImplemented", "Uploads are listed without a delimiter: leave it out.")
@@ -337,17 +339,23 @@ async def list_uploads(call: S3Call) -> Response:
     shown = rows[:amount]
     fields: list[tuple[str, Value]] = [
         ("Bucket", call.target.bucket),
-        ("KeyMarker", marker[0]),
+        ("KeyMarker", encode(marker[0])),
         ("UploadIdMarker", marker[1]),
-        ("Prefix", prefix),
+        ("Prefix", encode(prefix)),
         ("MaxUploads", amount),
+        *encode.fields(),
         ("IsTruncated", 0 < amount < len(rows)),
     ]
     if shown:
-        fields += [("NextKeyMarker", shown[-1][0]), ("NextUploadIdMarker", shown[-1][1])]
+        fields += [("NextKeyMarker", encode(shown[-1][0])), ("NextUploadIdMarker", shown[-1][1])]
     for key, name, upload in shown:
         owner = owner_fields(upload.owner)
-        row: list[tuple[str, Value]] = [("Key", key), ("UploadId", name), ("Initiator", owner), ("Owner", owner)]
+        row: list[tuple[str, Value]] = [
+            ("Key", encode(key)),
+            ("UploadId", name),
+            ("Initiator", owner),
+            ("Owner", owner),
+        ]
         row += [("StorageClass", STORAGE_CLASS), ("Initiated", iso_time(upload.started_at_ms))]
         fields.append(("Upload", row))
     return Response(render("ListMultipartUploadsResult", fields), media_type=XML_TYPE)

@@ -30,6 +30,11 @@ def can_hold(text: str) -> bool:
     return _CONTROL.search(text) is None
 
 
+def echo(name: str, text: str) -> list[tuple[str, str]]:
+    """What a reply repeats of its request, as a child; none where clients could not read the reply because of it."""
+    return [(name, text)] if can_hold(text) else []
+
+
 def render(name: str, children: Iterable[tuple[str, Value]], *, namespace: str | None = NAMESPACE) -> bytes:
     """A document. A child that repeats is written again; the value of a child is text, or its own children."""
     return DECLARATION.encode() + render_root(name, children, namespace=namespace)

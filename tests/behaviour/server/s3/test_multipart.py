@@ -8,6 +8,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from botocore.exceptions import ClientError
@@ -95,6 +96,33 @@ def test_a_page_of_nothing_is_the_last(gateway: Any, bucket: str) -> None:
     put(s3, bucket, "o", upload, 1, LAST)
     assert not s3.list_multipart_uploads(Bucket=bucket, MaxUploads=0)["IsTruncated"]
     assert not s3.list_parts(Bucket=bucket, Key="o", UploadId=upload, MaxParts=0)["IsTruncated"]
+
+
+def test_a_key_that_xml_cannot_hold_is_uploaded(gateway: Any, bucket: str, code: Code) -> None:
+    """Clients can read every reply; lists of uploads have the key in percent signs where they ask for those."""
+    s3, key = gateway.s3(), "\x01/\uffff/a b"
+    assert code(lambda: s3.get_object(Bucket=bucket, Key=key)) == "NoSuchKey"
+    upload = begin(s3, bucket, key)
+    part = put(s3, bucket, key, upload, 1, LAST)
+    assert [row["Size"] for row in s3.list_parts(Bucket=bucket, Key=key, UploadId=upload)["Parts"]] == [len(LAST)]
+    for options in ({}, {"Prefix": "\x01"}, {"KeyMarker": "\x01"}):
+        page = s3.list_multipart_uploads(Bucket=bucket, EncodingType="url", MaxUploads=1, **options)
+        assert (page["EncodingType"], [unquote(row["Key"]) for row in page["Uploads"]]) == ("url", [key])
+        assert (unquote(page["NextKeyMarker"]), page.get("Prefix", "")) == (key, quote(options.get("Prefix", "")))
+    complete(s3, bucket, key, upload, [part])
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == LAST
+
+
+def test_a_number_of_a_part_that_no_integer_can_be_is_refused(gateway: Any, bucket: str) -> None:
+    """However many digits it has."""
+    s3 = gateway.s3()
+    upload = begin(s3, bucket, "o")
+    for number in ("1" + "0" * 5_000, "0" * 8 + "1" * 5_000):
+        body = f"<CompleteMultipartUpload><Part><PartNumber>{number}</PartNumber><ETag>x</ETag></Part>"
+        answer = gateway.send(
+            "POST", f"/{bucket}/o?uploadId={upload}", body=(body + "</CompleteMultipartUpload>").encode()
+        )
+        assert (answer.status, b"MalformedXML" in answer.data) == (400, True)
 
 
 def test_what_cannot_be_completed_changes_nothing(gateway: Any, bucket: str, code: Code) -> None:
