@@ -275,6 +275,46 @@ def test_overwrite_one_partition_of_a_date(cli: Cli, lake: str, tmp_path: Path) 
         assert len(answer.err.splitlines()) == 1
 
 
+def test_a_dry_overwrite_says_what_an_overwrite_does(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """It changes nothing, refuses what the overwrite refuses, and names the rows that then go and come."""
+    file = dated(cli, lake, tmp_path)
+    file.write_text("day,id\n2013-01-05,1\n2013-01-06,2\n2013-01-06,3\n2013-01-07,4\n")
+    assert cli("table", "upsert", lake, "days", file).code == exits.OK
+    file.write_text("day,id\n2013-01-06,10\n2013-01-08,11\n")
+    one_day = tmp_path / "one.csv"
+    one_day.write_text("day,id\n2013-01-05,12\n")
+
+    def stored() -> set[str]:
+        return {str(path) for path in Path(lake).rglob("*")}
+
+    cases = [
+        ((file, "--dynamic"), 2, 2),
+        ((one_day, "--partition", "day=2013-01-05"), 1, 2),
+        ((one_day, "--partition", "day=2013-01-05"), 1, 1),
+        ((file,), 2, 4),
+    ]
+    for words, row_count, replaced_count in cases:
+        before = stored()
+        plan = cli("table", "overwrite", lake, "days", *words, "--dry-run", "--json").json
+        assert (plan["dry_run"], plan["rows"], plan["rows_replaced"]) == (True, row_count, replaced_count)
+        assert stored() == before
+        made = cli("table", "overwrite", lake, "days", *words, "--json").json
+        assert made["rows_delta"] == row_count - replaced_count
+    said = cli("table", "overwrite", lake, "days", one_day, "--dry-run").out
+    assert said == "Would replace 2 rows stored in 2 files of days by 1 row.\n"
+    one_day.write_text("day,id\n2013-01-05,\n")
+    refused = [
+        ((one_day,), "null"),
+        ((file, "--partition", "day=2013-01-09"), "some rows"),
+        ((file, "--partition", "day=2013-01-09", "--dynamic"), "not both"),
+        ((file, "--partition", "id=1"), "partition column"),
+    ]
+    for words, why in refused:
+        for dry in ((), ("--dry-run",)):
+            answer = cli("table", "overwrite", lake, "days", *words, *dry)
+            assert (answer.code, why in answer.err) == (exits.USAGE, True), answer.err
+
+
 def test_a_file_is_written_in_a_format_that_its_name_says(cli: Cli, lake: str, tmp_path: Path) -> None:
     """A name of no known format is refused with those there are, and leaves no file; a written file is reported."""
     for name in ("x.xlsx", "x", "x.table", "x.jsonl"):

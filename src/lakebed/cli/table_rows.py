@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 
 from lakebed.cli import arguments, output, table_output
 from lakebed.cli.arguments import Timestamp, Version
-from lakebed.cli.command import Confirmed, Deletion
+from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.files import print_rows, read_file, write_rows
 from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.table.changes.incremental import TableDiff
 from lakebed.table.codec.python_values import python_rows
@@ -26,6 +27,9 @@ from lakebed.table.model.options import DELETION_VECTORS
 from lakebed.table.model.predicate_text import parse_predicate
 from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
+
+if TYPE_CHECKING:
+    from lakebed.table.rows.rows import OverwritePlan
 
 Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]
 Where = Annotated[str | None, option("--where", help="Only rows that match: \"delay > 10 AND carrier = 'UA'\".")]
@@ -172,21 +176,37 @@ class Write(_Writing, name="write"):
         self.print_written(opened, made)
 
 
-class Overwrite(Confirmed, _Writing, name="overwrite"):
+class Overwrite(Deletion, _Writing, name="overwrite"):
     """Replace rows by those of a file: all, one partition's, or those of every partition in the file."""
 
     partition: Annotated[
         list[str] | None, option("--partition", metavar="KEY=VALUE", help="Replace only this partition.")
     ] = None
     dynamic: Annotated[bool, option("--dynamic", help="Replace the partitions that the file has rows of.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Only read the file, and count the rows.")] = False
 
     def run(self) -> None:
         opened = self.open_branch()
         self.ask(f"Replace rows of {self.table}? The version before stays until it expires.")
         partition = pairs(self.partition, like="day=2013-01-31") or None
         with self.rows(opened) as rows:
+            if self.dry_run:
+                plan = load("lakebed.table.rows.rows").plan_overwrite  # a read loads nothing that writes
+                self._print_plan(plan(opened.context, rows, partition=partition, dynamic=self.dynamic))
+                return
             made = opened.overwrite(rows, partition=partition, dynamic=self.dynamic, commit_user=self.user)
         self.print_written(opened, made)
+
+    def _print_plan(self, plan: OverwritePlan) -> None:
+        facts = {
+            "dry_run": True,
+            "rows": plan.row_count,
+            "rows_replaced": plan.replaced_row_count,
+            "files_replaced": plan.replaced_file_count,
+        }
+        stored, files = output.count(plan.replaced_row_count, "row"), output.count(plan.replaced_file_count, "file")
+        new = output.count(plan.row_count, "row")
+        self.result(facts, f"Would replace {stored} stored in {files} of {self.table} by {new}.")
 
 
 class Delete(Deletion, BranchTableCommand, name="delete"):

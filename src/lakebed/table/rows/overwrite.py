@@ -6,7 +6,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.binary_row import decode_rows
 from lakebed.table.codec.manifest import as_deletes, entries_of_changes
 from lakebed.table.commit.commit import Derive, StagedChange
-from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.model.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.model.predicate import bind, mask_of
 from lakebed.table.model.predicate_tree import Predicate
 from lakebed.table.model.types import arrow_schema
@@ -40,18 +40,19 @@ class Overwrite:
     """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
 
 
-def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
-    """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
+def replaced_partitions(
+    schema: TableSchema, overwrite: Overwrite, *, added: pa.Array | pa.ChunkedArray
+) -> Callable[[pa.Array], pa.Array]:
+    """Which partitions an overwrite replaces: a function from stored partitions to whether each is one of them.
 
     Args:
         overwrite: not one of rows, whose files are read and rewritten.
+        added: the stored partitions of the new rows, each any number of times.
 
     Raises:
         InvalidRequest: `overwrite.partition` or `overwrite.where` names a column that is not a partition column, or a
             value of another type.
     """
-    schema = branch.schema
-    added = entries_of_changes(changes)
     fields = schema.partition_fields
     wanted = partition_scalars(overwrite.partition, schema=schema)
     where = None if overwrite.where is None else bind(overwrite.where, arrow_schema(fields))
@@ -61,7 +62,7 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
             return are_among(partitions, overwrite.partitions, schema=schema)
         hit = pa.array(np.ones(len(partitions), dtype=bool))
         if overwrite.dynamic and fields:
-            return pc.is_in(partitions, pc.unique(added["partition"]).cast(partitions.type))
+            return pc.is_in(partitions, pc.unique(added).cast(partitions.type))
         if wanted or where is not None:
             decoded = decode_rows(partitions, [field.type for field in fields])
             columns = dict(zip((column.name for column in fields), decoded, strict=True))
@@ -73,12 +74,27 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
                 hit = pc.and_(hit, equal_value(columns[name], value))
         return hit
 
+    return hits
+
+
+def files_in(live: pa.Table, hits: Callable[[pa.Array], pa.Array]) -> pa.Table:
+    """The entries of live files that are in partitions of `replaced_partitions`."""
+    partitions = pc.unique(live["partition"])
+    return live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
+
+
+def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
+    """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
+
+    Raises `InvalidRequest` as `replaced_partitions`.
+    """
+    added = entries_of_changes(changes)
+    hits = replaced_partitions(branch.schema, overwrite, added=added["partition"])
+
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:
             return StagedChange(entries=added, base=None, changes=changes)
-        live = branch.manifests.live_entries(head)
-        partitions = pc.unique(live["partition"])
-        replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
+        replaced = files_in(branch.manifests.live_entries(head), hits)
         return StagedChange(
             entries=pa.concat_tables([as_deletes(replaced), added]),
             base=head,

@@ -26,6 +26,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.codec.binary_row import encode_rows
 from lakebed.table.codec.index_manifest import IndexEntry
 from lakebed.table.codec.manifest import entries_of_changes
 from lakebed.table.codec.roaring import Positions, encode_positions
@@ -44,7 +45,8 @@ from lakebed.table.read.partitions import equal_value, partition_scalars
 from lakebed.table.read.read import ReadPlan, filter_rows, matching_positions, read_split
 from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.read.vectors import count_deleted, has_option
-from lakebed.table.rows.overwrite import Overwrite, derive_overwrite
+from lakebed.table.rows.overwrite import Overwrite, derive_overwrite, files_in, replaced_partitions
+from lakebed.table.schema.conform import conform
 from lakebed.table.write.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write.write_settings import WriteSettings, check_writable
 
@@ -210,11 +212,7 @@ def overwrite(
 ) -> Snapshot:
     """Replace the whole table, one static partition, or (dynamic) the partitions of the new rows."""
     check_keywords(options, CommitOptions)
-    if dynamic and partition:
-        raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
-    if dynamic and not branch.schema.partition_keys:
-        raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
-    replaced = Overwrite(dict(partition or {}), dynamic)
+    replaced = _overwrite_of(branch, partition=partition, dynamic=dynamic)
     table: pa.Table | None = None
     for tries_left in reversed(range(TRIES_MAX)):
         seen = branch.look()
@@ -227,6 +225,48 @@ def overwrite(
             if tries_left == 0 or lost.kind != "schema_changed":
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+@dataclass(frozen=True, slots=True)
+class OverwritePlan:
+    """What an overwrite would do to the newest version."""
+
+    row_count: int
+    """New rows."""
+    replaced_row_count: int
+    """Rows as they are stored, before merging; they and their files leave the newest version."""
+    replaced_file_count: int
+
+
+def plan_overwrite(
+    branch: TableBranch, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool
+) -> OverwritePlan:
+    """What `overwrite` would do now; writes nothing, and raises what it would raise about its arguments and the rows.
+
+    Cost: the rows are read into memory, and the manifests of the newest snapshot.
+    """
+    replaced = _overwrite_of(branch, partition=partition, dynamic=dynamic)
+    newest = branch.snapshots.latest()
+    seen = branch.look()
+    schema = seen.schema
+    check_writable(schema)
+    table = as_table(_as_arrow(seen, rows))
+    table = conform(inside_partition(table, partition=partition, schema=schema) if partition else table, schema=schema)
+    types = [column.type for column in schema.partition_fields]
+    added = encode_rows([table[name].combine_chunks() for name in schema.partition_keys], types) if dynamic else None
+    hits = replaced_partitions(schema, replaced, added=pa.array([], pa.binary()) if added is None else added)
+    if newest is None:
+        return OverwritePlan(table.num_rows, 0, 0)
+    files = files_in(seen.manifests.live_entries(newest), hits)
+    return OverwritePlan(table.num_rows, pc.sum(files["row_count"]).as_py() or 0, files.num_rows)
+
+
+def _overwrite_of(branch: TableBranch, *, partition: Mapping[str, object] | None, dynamic: bool) -> Overwrite:
+    if dynamic and partition:
+        raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
+    if dynamic and not branch.schema.partition_keys:
+        raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
+    return Overwrite(dict(partition or {}), dynamic)
 
 
 def commit_changes(
