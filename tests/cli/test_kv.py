@@ -178,6 +178,29 @@ def test_collecting_has_a_dry_run(kv_cli: Any, orders: str) -> None:
     assert kv_cli("collect", "--grace", "sometimes").code == exits.USAGE
 
 
+def test_a_collection_of_several_databases_is_one_document(
+    cli: Any, kv_cli: Any, orders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list unless one database is named, however many the lake has; a watch prints a line for each report."""
+    lake = tmp_path / "lake"
+    alone = cli("kv", "collect", lake, "--json").json
+    assert [report["store"] for report in alone] == ["orders.kv"]
+    cli("kv", "put", lake, "other", "k", "v")
+    for names in ((), ("orders", "other")):
+        several = cli("kv", "collect", lake, *names, "--json").json
+        assert [report["store"] for report in several] == ["orders.kv", "other.kv"]
+    named = cli("kv", "collect", "--path", orders, "--json").json
+    assert named["store"] == "orders.kv"
+
+    def interrupted(clock: SystemClock, seconds: float) -> None:
+        if seconds == 60:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", interrupted)
+    watched = cli("kv", "collect", lake, "--grace", "0s", "--watch", "--interval", "1min", "--json")
+    assert {json.loads(line)["store"] for line in watched.out.splitlines()} == {"orders.kv", "other.kv"}
+
+
 def test_compaction_as_a_command(kv_cli: Any, orders: str) -> None:
     """Files of level 0 become one run; nothing changes for readers."""
     with kv.open(orders, options=kv.DatabaseOptions(compaction=False)) as database:

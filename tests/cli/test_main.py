@@ -356,6 +356,7 @@ def test_a_misspelt_command_is_asked_about(cli: Callable[..., Any]) -> None:
 def test_a_value_without_its_option_is_told_the_options(cli: Callable[..., Any], lake: str) -> None:
     """An argument too many may be what an option takes: the sentence names the options."""
     assert "Options that take a value: --version, --tag, --timestamp" in cli("table", "rollback", lake, "t", "9").err
+    assert "--verbose" not in cli("table", "rollback", lake, "t", "9").err
 
 
 def test_a_lake_that_is_not_there(cli: Callable[..., Any], tmp_path: Path) -> None:
@@ -381,3 +382,27 @@ def test_a_wrong_age_is_refused_before_the_question(
     monkeypatch.setattr(output, "ask", lambda question, **_: pytest.fail(question))
     names = [lake, *(["flights"] if place[0] == "table" else [])]
     assert cli(*place, *names, "--grace", "soon").code == exits.USAGE
+
+
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, path, target=None):
+        if name == "lakebed.cli.parser":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupter())
+sys.argv = ["lakebed", "version"]
+import runpy
+runpy.run_module("lakebed.cli", run_name="__main__")
+"""
+
+
+def test_an_interruption_while_the_command_line_is_loaded_is_a_line() -> None:
+    """A command that is interrupted before it has begun ends as any other: a line, its own code, no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (exits.INTERRUPTED, "", "\nlakebed: interrupted.\n")

@@ -1,5 +1,5 @@
 """`python -m lakebed.cli`: the command line, for environments whose scripts are not on the PATH."""
 
-from lakebed.cli.main import main
+from lakebed.cli.entry import main
 
 main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from lakebed.cli import exits, json_output, output
@@ -26,7 +27,8 @@ class Collect(Deletion, name="collect"):
     """Delete what no version needs: expired checkpoints, old versions, files, log objects.
 
     A database that cannot be collected is reported, and the others are collected all the same. With --watch, a database
-    that was destroyed and is gone is no longer watched; the command ends when none is left.
+    that was destroyed and is gone is no longer watched; the command ends when none is left. With --json the report of
+    one database that is named is an object, else there is a list; with --watch each report is a line.
     """
 
     lake: DatabaseLake
@@ -61,8 +63,7 @@ class Collect(Deletion, name="collect"):
         while True:
             with output.progress("collecting") as progress:
                 done = collector.collect_once(progress)
-            for url, collection in done.items():
-                _print_collection(url, collection, watch=self.watch, json=self.json)
+            self._print_round(done)
             failed = [collection.error for collection in done.values() if collection.error is not None]
             # A watch continues after faults, which may be temporary; a path that never was a database is a mistake.
             failures += [error for error in failed if not self.watch or error.kind == "database_not_found"]
@@ -85,18 +86,29 @@ class Collect(Deletion, name="collect"):
             )
         return [url_of(lake, name) for name in self.names or names_of(lake, self.storage_options)]
 
-
-def _print_collection(url: str, collection: Collection, *, watch: bool, json: bool) -> None:
-    """What one round did to one database: its report, or on standard error why it was not collected."""
-    error = collection.error
-    if error is not None:
-        sentence = f"{url} was not collected: {error.message}"
-        output.error(type(error)(sentence, kind=error.kind, **error.facts), json=json)
-        return
-    if not watch or not json_output.is_idle(collection.report):  # the log of a watch shows changes only
-        json_output.print_report(collection.report, json=json)
-    if watch and collection.gone and not json:
-        output.sentence(f"{url} was destroyed and only its tombstone is left: it is no longer watched.")
+    def _print_round(self, done: Mapping[str, Collection]) -> None:
+        """What a round did to each database: its report, or on standard error why it was not collected."""
+        reports = []
+        for url, collection in done.items():
+            if collection.error is not None:
+                error = collection.error
+                sentence = f"{url} was not collected: {error.message}"
+                output.error(type(error)(sentence, kind=error.kind, **error.facts), json=self.json)
+            elif not (self.watch and json_output.is_idle(collection.report)):  # the log of a watch shows changes only
+                reports.append(collection.report)
+        if not self.json:
+            json_output.print_reports(reports, json=False)
+        elif self.watch:
+            for report in reports:
+                output.json_line(json_output.of_report(report))
+        elif len(self.path or self.names or ()) == 1:  # one that was named is one object, whatever the lake holds
+            for report in reports:
+                json_output.print_report(report, json=True)
+        else:
+            json_output.print_reports(reports, json=True)
+        for url, collection in done.items():
+            if self.watch and collection.gone and collection.error is None and not self.json:
+                output.sentence(f"{url} was destroyed and only its tombstone is left: it is no longer watched.")
 
 
 class Compact(DatabaseCommand, name="compact"):

@@ -330,7 +330,7 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
         pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown.option_name}.")
     elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
         pieces.append(f"The command is {command.usage}.")
-        names = [option.opts[0] for option in command.options if not option.is_flag]
+        names = [option.opts[0] for option in command.options if not (option.is_flag or option.count)]
         if type(problem) is click.UsageError and names:  # an argument too many may be the value of an option
             pieces.append(f"Options that take a value: {', '.join(names)}.")
     return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")
