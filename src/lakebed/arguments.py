@@ -45,6 +45,10 @@ def _is_long(value: object) -> bool:
     return isinstance(value, Integral) and _is_whole(value) and -LONG_MAX - 1 <= int(value) <= LONG_MAX
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _has_texts(value: object) -> bool:
     return _is_mapping(value) and all(map(_is_utf_8, [*value, *value.values()]))  # type: ignore[misc, attr-defined]
 
@@ -112,6 +116,7 @@ _KINDS: Final[Mapping[str, tuple[str, Check]]] = {
     "Environment": ("an Environment", _is_a("Environment")),
     "DuckDBPyConnection": ("a connection of DuckDB", lambda value: hasattr(value, "register")),
     "RefsDump": ("a RefsDump", _is_a("RefsDump")),
+    "Reference": ("a reference", _is_a("Reference")),
     **{name: (name, _is_a(name)) for name in _OPTIONS},
     **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
 }
@@ -148,7 +153,7 @@ def check_keywords(given: Mapping[str, object], known: type) -> None:
             hint = did_you_mean(name, known.__annotations__)
             raise TypeError(f"{name!r} is not a valid keyword argument: use {', '.join(known.__annotations__)}.{hint}")
         declared = known.__annotations__[name]
-        _check(name, value, getattr(declared, "__forward_arg__", str(declared)))
+        check_argument(name, value, getattr(declared, "__forward_arg__", str(declared)))
 
 
 def _check_calls(method: F, *, is_method: bool = True) -> F:
@@ -167,10 +172,10 @@ def _check_calls(method: F, *, is_method: bool = True) -> F:
                 continue
             name = names[place] if place < len(names) else rest
             if name in named:
-                _check(name, value, named[name])
+                check_argument(name, value, named[name])
         for name, value in kwargs.items():
             if name in named:
-                _check(name, value, named[name])
+                check_argument(name, value, named[name])
         return method(*args, **kwargs)
 
     return cast("F", call)
@@ -183,11 +188,12 @@ def _choices(annotation: str) -> tuple[tuple[str, Check], ...]:
     return tuple(_KINDS[word] for word in words) if all(word in _KINDS for word in words) else ()
 
 
-def _check(name: str, value: object, annotation: str) -> None:
+def check_argument(name: str, value: object, annotation: str) -> None:
+    """Refuse an argument that is not what its annotation says, in the words of `check_arguments`."""
     choices = _choices(annotation)
     if not choices or any(fits(value) for _, fits in choices):
         return
-    if name.endswith("_ms") and isinstance(value, Real) and math.isfinite(value):  # such as time.time() * 1000
+    if name.endswith("_ms") and _is_finite(value):  # such as time.time() * 1000
         return
     raise InvalidRequest(
         f"The argument {name!r} takes {' or '.join(words for words, _ in choices)}, and "

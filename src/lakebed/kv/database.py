@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn, TypeVar
 
+from lakebed.arguments import check_argument
 from lakebed.closing import Closing
 from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError
 from lakebed.kv.batch import WriteBatch, lifetime_ms
@@ -355,12 +356,13 @@ class Database(ReadVerbs, Closing):
             begun on it: another thread that uses it gets `Closed`.
 
         Raises:
-            NotFound: there is no such version. Nothing changed, and this object stays open.
+            NotFound, InvalidRequest: there is no such version. Nothing changed, and this object stays open.
             Conflict: kind ``owned``: another process opened the database in between. This object is closed.
             Fenced, Unavailable, OutcomeUnknown, Corruption: as `close`, `lakebed.kv.restore.restore` and
                 `lakebed.kv.open`; restore again by `lakebed.kv.admin.restore`, or open the database again.
         Cost: as `close`, `lakebed.kv.restore.restore` and opening.
         """
+        check_argument("version", version, "str")  # before anything is closed
         writer = self._writer
         writer.check_not_fenced()
         find_version(self.admin.location, writer.claim.log.latest(), version)
@@ -533,3 +535,8 @@ class Database(ReadVerbs, Closing):
         """Sizes and counts now. Cost: no request. Raises `Closed`."""
         self._writer.check_open()
         return stats_of(self._writer)
+
+
+def explain_closed(database: Database, words: str) -> None:
+    """Let the verbs of a database say after its `close` what was closed, in words behind its URL."""
+    database._writer.why_closed = words

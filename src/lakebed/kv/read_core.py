@@ -138,6 +138,9 @@ class ReadVerbs:
         """
         if isinstance(keys, _ONE_KEY):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
+        if not isinstance(keys, Iterable):
+            sentence = f"get_many takes several keys, and {type(keys).__name__} was given: give a list of bytes."
+            raise InvalidRequest(sentence, kind="wrong_type")
         wanted = list(keys)
         _check_keys(wanted)
         view, pin = self._source.pin_view()

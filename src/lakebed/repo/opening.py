@@ -16,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 from lakebed.arguments import check_function
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.key_value.database import DatabaseKeyValue
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.reader import ReadOnlyKeyValue
+from lakebed.kv.database import explain_closed
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
@@ -89,7 +91,7 @@ def open_repositories(
             return ReadOnlyKeyValue(
                 DatabaseLocation.at(records, storage_options=credentials, environment=environment, durable=durable)
             )
-        return open_key_value(
+        opened = open_key_value(
             records,
             storage_options=credentials,
             environment=environment,
@@ -98,6 +100,9 @@ def open_repositories(
             durable=durable,
             endpoint=access.endpoint,
         )
+        if isinstance(opened, DatabaseKeyValue):
+            explain_closed(opened.database, "was closed with the repositories whose records it has: open these again")
+        return opened
 
     try:
         key_value = _after_owner(open_records, wait_ms=access.owner_wait_ms, environment=environment)

@@ -370,6 +370,9 @@ def test_a_key_of_many_that_is_none(key: Any, kind: str) -> None:
                 db.get_many(keys)
         assert db.get_many([b"k" * KEY_BYTES_MAX, type("Key", (bytes,), {})(b"key"), b"key"]) == [None, b"1", b"1"]
         assert db.get_many(iter([])) == []
+        for one in (None, 7):
+            with raises(InvalidRequest, "wrong_type"):
+                db.get_many(one)  # type: ignore[arg-type]
 
 
 def test_opening_under_a_live_lease(world: World) -> None:

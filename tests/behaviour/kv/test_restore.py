@@ -125,6 +125,9 @@ def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
     for version in ("nowhere", "999"):
         with pytest.raises(NotFound, match="no version"):
             db.restore(version)
+    for no_text in (None, 1):
+        with raises(InvalidRequest, "wrong_type"):
+            db.restore(no_text)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="lifetime"):
         db.restore("good", lifetime=timedelta(0))
     assert db.get(b"late") == b"1"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import lakebed.repo
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Rejected
+from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, NotFound, Rejected
 from lakebed.objects import open_store
 from lakebed.repo import (
     Difference,
@@ -506,3 +506,12 @@ def test_it_says_what_it_is(local: Repository) -> None:
     assert repr(local.branch("dev")) == "Branch('analytics', 'dev')"
     assert repr(local.ref("main~2")) == "Reference('analytics', 'main~2')"
     assert (str(local.ref("main~2")), local.branch("dev").name, local.ref("v1").text) == ("main~2", "dev", "v1")
+
+
+def test_what_was_closed_is_named(local: Repository) -> None:
+    """A verb after `close` names the repositories, not only the database of their records."""
+    dev = local.create_branch("dev")
+    local.close()
+    for verb in (dev.head, lambda: dev.put("a", b"1"), lambda: list(local.log()), lambda: dev.commit("late")):
+        with pytest.raises(Closed, match="was closed with the repositories whose records it has: open these again"):
+            verb()

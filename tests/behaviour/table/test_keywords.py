@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -65,8 +67,6 @@ UNCHECKED = {
     "CheckpointOptions | None",
     "DatabaseOptions | None",
     "pa.Schema | Sequence[DataField]",
-    "str | Reference",
-    "str | Reference | None",
     "str | Sequence[str]",
     "str | Sequence[str] | None",
     "str | pa.DataType",
@@ -136,6 +136,7 @@ def test_an_argument_of_a_wrong_type_is_one_sentence(lake: Lake, repositories: R
         (lambda lake: lake.table("t").set_options(None), "options"),
         (lambda lake: lake.table("t").remove_options("bucket"), "names"),
         (lambda lake: lake.table("t").create_tag("a", lifetime_ms="1d"), "lifetime_ms"),
+        (lambda lake: lake.table("t").create_tag("a", lifetime_ms=True), "lifetime_ms"),
         (lambda lake: lake.table("t").create_tag("a", snapshot_id="1d"), "snapshot_id"),
         (lambda lake: lake.table("t").create_tag("a", lifetime_ms=float("nan")), "lifetime_ms"),
         (lambda lake: lake.table("t").delete_tag([]), "names"),
@@ -176,6 +177,13 @@ def test_numbers_of_numpy_and_times_with_fractions_are_numbers(lake: Lake) -> No
     snapshot = table.append(ROWS, commit_user="a", commit_identifier=four, watermark=four)
     assert (snapshot.commit_identifier, snapshot.watermark) == (4, 4)
     assert table.expire(older_than_ms=later).deleted_count == 0
+
+
+def test_a_scan_stays_in_its_process(lake: Lake) -> None:
+    """It cannot be pickled or copied, and says what to send instead; a table can."""
+    for send in (pickle.dumps, copy.copy):
+        with pytest.raises(InvalidRequest, match="send the table"):
+            send(lake.table("t").scan())
 
 
 @pytest.mark.parametrize("opened", [kv.open, kv.open_reader, repo.open, repo.open_all])

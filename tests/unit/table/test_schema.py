@@ -197,5 +197,7 @@ def test_log(schema: TableSchema) -> None:
     result = log.change(change, time_ms=5)
     assert (result.id, names(result)[-2:], result.time_ms) == (2, ["theirs", "ours"], 5)
     assert SchemaLog(store, Layout()).ids() == [0, 1, 2]
+    for unchanged in (lambda latest: latest, lambda latest: set_options(latest, {})):
+        assert log.change(unchanged, time_ms=9) == result
     with pytest.raises(NotFound, match="Schema 7 does not exist"):
         log.load(7)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NoReturn, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,13 @@ class Scan:
     def __repr__(self) -> str:
         version = None if self.snapshot is None else self.snapshot.id
         return f"Scan(snapshot={version}, columns={list(self._columns)}, where={self._where!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidRequest(
+            "A scan cannot be copied or sent to another process: send the table, and scan it there with the version "
+            "and the arguments of this scan.",
+            kind="not_picklable",
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -179,11 +179,15 @@ class SchemaLog:
     def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
         """Apply a change to the newest schema and store the result; repeat while other writers win the race.
 
+        What changes nothing stores nothing: a job that sets its options each time it runs makes no schema each time.
+
         Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
             before, listed = self.refresh(), self._object
             changed = replace(change(before), time_ms=time_ms)
+            if replace(changed, id=before.id, time_ms=before.time_ms) == before:
+                return before
             try:
                 stored = self.store_next(changed)
             except Conflict:
