@@ -181,13 +181,16 @@ def test_delete_says_how_many_rows_it_deleted(cli: Cli, lake: str) -> None:
 def test_a_value_that_does_not_fit_is_found_in_its_file(
     lake: str, tmp_path: Path, suffix: str, at_terminal: bool
 ) -> None:
-    """By line and column, through blank lines and lines within quotes; a compressed file is opened by its name."""
+    """By line and column, through blank lines and lines within quotes; a compressed file is opened by its name.
+
+    The type has the name that it has in the table.
+    """
     file = tmp_path / f"new{suffix}"
     text = HEADER + '1,"two\nlines",1\n\n2,x,\n3,abc,much\n4,y,much\n'
     file.write_bytes(gzip.compress(text.encode()) if suffix == ".csv.gz" else text.encode())
     schema = lakebed.open(lake).table("flights").arrow_schema
     progress = (lambda state: None) if at_terminal else None
-    with pytest.raises(InvalidRequest, match="line 6 has 'much' in the column 'delay', which is no double"):
+    with pytest.raises(InvalidRequest, match="line 6 has 'much' in the column 'delay', which is no DOUBLE"):
         read_file(str(file), format=None, schema=schema, progress=progress).read_all()
 
 

@@ -34,6 +34,7 @@ from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
 from lakebed.table.codec.python_values import find_beyond_calendar, python_rows
+from lakebed.table.model.types import type_of_arrow
 from lakebed.whole_file import write_whole
 
 Format = Literal["table", "json", "csv", "parquet"]
@@ -82,7 +83,7 @@ def read_file(
         InvalidRequest: unknown format, or text that is not of its column's type.
     """
     kind = _format_of(path, format)
-    with _translating(path):
+    with _translating(path, schema):
         source = _source_of(path)
         if path == "-":
             progress = None
@@ -387,7 +388,7 @@ def _source_of(path: str) -> Any:
 
 def _translate_errors(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
     try:
-        with _translating(path):
+        with _translating(path, reader.schema):
             yield from reader
     finally:
         _close(source)
@@ -400,8 +401,8 @@ def _close(source: Any) -> None:
 
 
 @contextlib.contextmanager
-def _translating(path: str) -> Iterator[None]:
-    """Arrow's errors about a file's content, in one sentence with the file's name."""
+def _translating(path: str, schema: pa.Schema | None = None) -> Iterator[None]:
+    """Arrow's errors about a file's content, in one sentence with the file's name and the types' names in tables."""
     try:
         yield
     except pa.ArrowException as wrong:
@@ -409,7 +410,8 @@ def _translating(path: str) -> Iterator[None]:
         if (conversion := _CONVERSION.fullmatch(sentence)) is not None:
             position, kind, facts["value"] = conversion.groups()
             place = None if path == "-" else _place_of(path, int(position), facts["value"])
-            sentence = f"{place}, which is no {kind}" if place else sentence
+            names = {str(field.type): type_of_arrow(field.type) for field in schema or ()}
+            sentence = f"{place}, which is no {names.get(kind, kind)}" if place else sentence
         raise InvalidRequest(f"{path} cannot be read: {sentence}.", kind="unreadable_file", **facts) from wrong
 
 

@@ -7,17 +7,24 @@ this table names is reported with what is known of its owner, never as an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from lakebed.errors import NotFound
+from lakebed.fleet.layout import TENANT_SUFFIX
 from lakebed.fsck.model import Findings
+from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX
 from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectMeta
+from lakebed.repo.outside.namespace import REPOSITORY_SUFFIX
 from lakebed.table.files.external import is_marked, list_root, owner_of, roots_of
 from lakebed.table.iceberg.avro_files import decode_list
 from lakebed.table.model.layout import Layout, parse_changelog, parse_derived, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.table import Table
+
+_STORE_SUFFIXES: Final = (WAREHOUSE_SUFFIX, DATABASE_SUFFIX, REPOSITORY_SUFFIX, TENANT_SUFFIX)
+"""End the folders of stores and, of a lake, those of its tables."""
 
 
 def report_orphans(
@@ -32,15 +39,30 @@ def report_orphans(
     """
     external = set(map(_name_of, urls))
     now_ms = table.context.environment.clock.now_ms()
-    orphans = [
+    unnamed = [
         meta
         for path, meta in listed.items()
         if path not in needed and not _is_own(path) and _name_of(path) not in external
     ]
+    others = [meta for meta in unnamed if _is_of_store(meta.path)]
+    orphans = [meta for meta in unnamed if not _is_of_store(meta.path)] if others else unnamed
     for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
         age_s = max(0, now_ms - meta.modified_ms) // 1000
         sentence = f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old)."
         findings.orphan(meta, sentence, bytes=meta.size_bytes, modified_ms=meta.modified_ms)
+    if others:
+        total = sum(meta.size_bytes for meta in others)
+        sentence = (
+            f"{len(others):,} files ({total:,} bytes) in the table's folder are of another store, such as "
+            f"{others[0].path}. A collection leaves them alone; to drop the table deletes them."
+        )
+        findings.add("info", "not_ours", Layout().schema_folder, sentence, count=len(others), bytes=total)
+
+
+def _is_of_store(path: str) -> bool:
+    """Return whether a path below a table's folder is inside of a store that lies in it, by the names of folders."""
+    folders = path.split("/")[:-1]
+    return any(folder.endswith(_STORE_SUFFIXES) and "=" not in folder for folder in folders)
 
 
 def _name_of(path: str) -> str:

@@ -20,7 +20,7 @@ from lakebed.pipeline.carry import check_patterns, input_change, matches, plan_c
 from lakebed.pipeline.context import RunContext
 from lakebed.pipeline.identity import identities
 from lakebed.pipeline.inputs import Inputs
-from lakebed.pipeline.ledger import AttemptEnd, Ledger
+from lakebed.pipeline.ledger import RUNS_ELSEWHERE, AttemptEnd, Ledger
 from lakebed.pipeline.model import Plan, PlannedStep, RunSummary, StepIdentity, StepRecord
 from lakebed.pipeline.preflight import check_tables, check_tags, earlier_runs
 from lakebed.pipeline.progress import Progress, SilentProgress
@@ -69,8 +69,9 @@ class _Start:
 def execute(call: RunCall) -> RunSummary:
     """Run a plan in an open workspace, with a ledger.
 
-    A kill (or Ctrl-C) records no end of the call, so the ledger reports the run as unfinished. A call that finds the
-    run complete changes neither its end nor its number of calls.
+    A kill (or Ctrl-C) records no end of the call, so the ledger reports the run as unfinished; nor does a call that
+    stops because another one runs the same steps. A call that finds the run complete changes neither its end nor its
+    number of calls.
 
     Raises `InvalidRequest`, `AlreadyExists`, `Rejected`: see `run.run_file`.
     """
@@ -98,7 +99,7 @@ def execute(call: RunCall) -> RunSummary:
                 _advance(current, context, call, start.done)
         except BaseException as error:
             progress.run_ended(None)
-            if isinstance(error, LakebedError) and not start.is_over:
+            if isinstance(error, LakebedError) and error.kind != RUNS_ELSEWHERE and not start.is_over:
                 ledger.end(attempt, _failure(error, current, ended_ms=clock.now_ms()))
             raise
         finally:

@@ -8,7 +8,8 @@
 
 Owns: these names, reading and writing them. DO NOT CHANGE: on disk. Invariants: nothing is ever replaced or deleted; a
 step is recorded after its effects are durable, so a crash in between repeats the step, which its commit identity makes
-harmless; a run id never belongs to another plan.
+harmless; a run id never belongs to another plan; a run that was complete once stays so, whatever a call that ran at the
+same time says.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ RUNS_FOLDER = "_lakebed/runs"
 _READERS = 16
 _TRIES_MAX = 100
 _SHOWN_RUNS_MAX = 10
+
+RUNS_ELSEWHERE = "run_elsewhere"
+"""Kind of the `Conflict` of a call that finds another one at the same steps."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 T = TypeVar("T")
@@ -182,14 +186,16 @@ class Ledger:
     def record(self, record: StepRecord) -> None:
         """Write the record of a finished step.
 
-        Raises `Conflict`: another process recorded the same step: two of them run this run at once.
+        Raises `Conflict`: kind `RUNS_ELSEWHERE`, another process recorded the same step: two of them run this run.
         """
         try:
             self._create(f"steps/{record.ordinal:06d}.json", record)
         except AlreadyExists as error:
             raise Conflict(
-                f"Step {record.ordinal} ('{record.name}') of run '{self.run_id}' was just recorded by another process; "
-                "let that one finish, then run again.",
+                f"Another process is running the run '{self.run_id}' too and has just done step {record.ordinal} "
+                f"('{record.name}'), so this call stops; nothing was done twice. Let the other one finish: a call "
+                "after that continues the run, or finds it complete.",
+                kind=RUNS_ELSEWHERE,
                 run_id=self.run_id,
             ) from error
 
@@ -259,15 +265,21 @@ class Ledger:
         return {int(name.partition("-")[0]): self._read(f"attempts/{name}", AttemptEnd) for name in sorted(names)}
 
     def is_complete(self) -> bool:
-        """Return whether the last call ended with every step done. Cost: 1 LIST + 1 GET."""
-        last_end = f"{self.attempt_count():06d}-end.json"
-        try:
-            return self._read(f"attempts/{last_end}", AttemptEnd).outcome == "complete"
-        except NotFound:
-            return False
+        """Return whether a call ended with every step done. Cost: 1 LIST + 1 GET, and 1 GET a call after that one."""
+        return self._find_complete(self._names("attempts")) is not None
+
+    def _find_complete(self, attempts: Sequence[str]) -> AttemptEnd | None:
+        """Return the end of the last call that ended with every step done; None: there is none."""
+        names = sorted((name for name in attempts if name.endswith("-end.json")), reverse=True)
+        ends = (self._read(f"attempts/{name}", AttemptEnd) for name in names)
+        return next((end for end in ends if end.outcome == "complete"), None)
 
     def status(self) -> RunStatus:
-        """Return the state of the run. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
+        """Return the state of the run.
+
+        Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over; where the last call did not end a run whose
+        steps are all done, 1 GET a call.
+        """
         run = self.run()
         steps = {int(name.removesuffix(".json")) for name in self._names("steps")}
         done = len(steps | {record.ordinal for record in self._read_carried(self._names("carried"))})
@@ -275,6 +287,8 @@ class Ledger:
         count = sum(name.endswith("-start.json") for name in attempts)
         last_end = f"{count:06d}-end.json"
         end = self._read(f"attempts/{last_end}", AttemptEnd) if last_end in attempts else None
+        if done >= run.step_count and (end is None or end.outcome != "complete"):
+            end = self._find_complete(attempts) or end
         state = "unfinished" if end is None else end.outcome
         return RunStatus(
             run_id=run.run_id,

@@ -259,6 +259,21 @@ def test_unfinished_and_damaged_deletions(lake: Lake) -> None:
     assert sorted(found(lake)) == ["corruption", "unfinished_deletion"]
 
 
+@pytest.mark.parametrize("folder", ["serving.kv/sst", "files.repo/data", "orders.tenant/data", "shop.db/t/bucket-0"])
+def test_files_of_a_store_in_the_folder_of_a_table_are_no_orphans(lake: Lake, folder: str) -> None:
+    """A collection leaves them alone; of a partition of such a name they are orphans as everywhere."""
+    store = lake.table("plain").store
+    store.put(f"{folder}/one", b"12345678")
+    store.put("day=shop.db/bucket-0/two", b"1234")
+    report = check_lake(lake)
+    assert report.orphan_bytes == 4
+    assert [
+        (finding.severity, finding.facts["count"]) for finding in report.findings if finding.kind == "not_ours"
+    ] == [("info", 1)]
+    plan = lake.table("plain").collect(grace_ms=0, dry_run=True).plan
+    assert [item.path for item in plan.doomed] == ["day=shop.db/bucket-0/two"]
+
+
 def test_orphans_are_information(lake: Lake) -> None:
     """Unreferenced files are reported with their bytes; they are not a fault."""
     table = lake.table("plain")

@@ -92,23 +92,32 @@ def test_a_poll_brings_log_and_files(manual: ManualDatabase) -> None:
 
 
 def test_a_table_that_files_take_over_in_part_is_cut(manual: ManualDatabase) -> None:
-    """Operands that are in a file by now are not counted a second time from memory."""
+    """Operands that are in a file by now are not counted a second time from memory.
+
+    The reader has one table of two records when the manifest comes whose file has the first of them: it looks while
+    that file is being written, after a merge that the flush does not have.
+    """
     item = (1).to_bytes(8, "little")
-    with manual.open(merge_operator="add_int64") as database, manual.reader() as reader:
-        database.merge(b"n", item)
-        database.merge(b"n", item)
-        reader.poll_once()
-        database.flush(memtable=True)
-        database.merge(b"n", item)
-        reader.poll_once()
-        assert reader.get(b"n") == (3).to_bytes(8, "little")
+
+    def merge_and_look() -> None:
         database.merge(b"n", item)
         database.put(b"m", b"1")
         reader.poll_once()
-        assert reader.get(b"n") == (4).to_bytes(8, "little")
+        assert [table.row_count for table in reader._core._tail.memtables] == [3]
+        assert reader.get(b"n") == (2).to_bytes(8, "little")
+
+    flushed = manual.place(lambda store: DuringFirstFile(store, merge_and_look))
+    options = DatabaseOptions(background=False, compaction=False, merge_operator="add_int64")
+    with Database.open(flushed, options=options) as database, manual.reader() as reader:
+        database.merge(b"n", item)
         database.flush(memtable=True)
         reader.poll_once()
-        assert reader.get_many([b"n", b"m"]) == [(4).to_bytes(8, "little"), b"1"]
+        assert [table.row_count for table in reader._core._tail.memtables] == [2]
+        assert len(reader.manifest.l0) == 1
+        assert reader.get_many([b"n", b"m"]) == [(2).to_bytes(8, "little"), b"1"]
+        database.flush(memtable=True)
+        reader.poll_once()
+        assert reader.get_many([b"n", b"m"]) == [(2).to_bytes(8, "little"), b"1"]
 
 
 def test_a_table_is_cut_twice(manual: ManualDatabase) -> None:
@@ -403,6 +412,22 @@ def test_a_missing_last_log_object_is_corruption(manual: ManualDatabase, follows
     manual.place().store.delete([wal_path(newest.wal_id_last_seen)])
     with pytest.raises(Corruption, match="is missing"), manual.reader(follow_latest=follows) as reader:
         reader.get(key_of(2))
+
+
+class DuringFirstFile(StoreWrapper):
+    """A store in which `arrive` is called once, when the first sorted file was put and no manifest names it yet."""
+
+    def __init__(self, inner: ObjectStore, arrive: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._arrive: Callable[[], None] | None = arrive
+
+    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
+        """The call, and what follows the first sorted file."""
+        result = perform()
+        if call.kind.startswith("put") and call.path.endswith(".sst") and self._arrive is not None:
+            arrive, self._arrive = self._arrive, None
+            arrive()
+        return result
 
 
 class LateLog(StoreWrapper):

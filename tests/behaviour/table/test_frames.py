@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import sys
+import uuid
 from typing import Any
 
 import duckdb
@@ -18,6 +19,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from lakebed.table.table import Table
 from lakebed.testing.recording import RecordingStore
+from worlds.errors import raises
 from worlds.scripts import run_script
 
 SCHEMA = pa.schema(
@@ -118,6 +120,20 @@ def test_rows_come_out_as_pandas(table: Table) -> None:
     frame = table.to_pandas(tag="first", columns="name", where="id = 1")
     assert (list(frame.columns), list(frame["name"])) == (["name"], ["é\x00"])
     assert len(table.at("first").scan(columns="id").to_pandas()) == 3
+
+
+@pytest.mark.parametrize("days", [2_932_897, -719_163])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_dates_that_pandas_has_not_are_named(days: int, is_inside: bool) -> None:
+    """Dates outside of the years 1 to 9999 are an error that says what to do; Arrow has them."""
+    kind = pa.list_(pa.date32()) if is_inside else pa.date32()
+    plain = pa.list_(pa.int32()) if is_inside else pa.int32()
+    table = lakebed.open(f"memory://{uuid.uuid4()}").create_table("t", pa.schema([("day", kind)]))
+    rows = pa.table({"day": pa.array([[days] if is_inside else days], plain).cast(kind)})
+    table.append(rows)
+    with raises(InvalidRequest, "value_out_of_range"):
+        table.to_pandas()
+    assert table.read().equals(rows)
 
 
 def test_rows_go_through_polars_and_back(table: Table) -> None:

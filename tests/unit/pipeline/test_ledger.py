@@ -81,12 +81,27 @@ def test_a_run_id_belongs_to_one_plan(store: ObjectStore) -> None:
 
 
 def test_two_processes_cannot_record_one_step(store: ObjectStore) -> None:
-    """The second gets an error that the run runs twice."""
+    """The second gets an error that says what runs, and what to do."""
     plan = plan_of()
     ledger_of(store).begin(plan)
     ledger_of(store).record(record_of(plan.steps[0]))
-    with pytest.raises(Conflict, match="just recorded by another process"):
+    with pytest.raises(Conflict, match=r"Another process is running the run 'r1' too .* Let the other one finish"):
         ledger_of(store).record(record_of(plan.steps[0]))
+
+
+def test_a_call_beside_the_one_that_completes_a_run_does_not_hide_that(store: ObjectStore) -> None:
+    """A run whose steps are all done is complete, also where a later call stopped, failed or was killed before."""
+    plan, ledger = plan_of(), ledger_of(store)
+    first, second, third = (ledger.begin(plan) for _ in range(3))
+    ledger.record(record_of(plan.steps[0]))
+    ledger.end(second, AttemptEnd(ended_ms=5, outcome="failed", step="expire", error="It did."))
+    assert (ledger.status().state, ledger.is_complete()) == ("unfinished", False)
+    ledger.record(record_of(plan.steps[1]))
+    assert (ledger.status().state, ledger.is_complete()) == ("unfinished", False)
+    ledger.end(first, AttemptEnd(ended_ms=7, outcome="complete"))
+    assert (ledger.status().state, ledger.status().ended_ms, ledger.is_complete()) == ("complete", 7, True)
+    ledger.end(third, AttemptEnd(ended_ms=9, outcome="failed", step="expire", error="It did."))
+    assert (ledger.status().state, ledger.status().error, ledger.is_complete()) == ("complete", None, True)
 
 
 @pytest.mark.parametrize("run_id", ["", "../up", "a b", "a/b", "x" * 129, ".hidden"])

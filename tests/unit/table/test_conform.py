@@ -138,3 +138,21 @@ def test_a_null_inside_of_a_value_is_refused_where_the_type_has_none(kind: pa.Da
         conform(pa.table({"c": pa.array(values, kind)}), schema=schema)
     absent = pa.table({"c": pa.array([None, *values[:-1]], kind)})
     assert conform(absent, schema=schema)["c"].to_pylist() == [None, *values[:-1]]
+
+
+@pytest.mark.parametrize("seconds", [2**63 // 1000 + 1, -(2**63) // 1000 - 1, 2**62])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_seconds_that_milliseconds_do_not_hold_are_refused(seconds: int, zone: str | None) -> None:
+    """Of TIMESTAMP(0), at every depth: files have milliseconds. What they hold, and what a null hides, is taken."""
+    kind = pa.timestamp("s", tz=zone)
+    kinds = [kind, pa.list_(kind), pa.struct([("at", kind)]), pa.map_(pa.string(), kind)]
+    wrap = [lambda at: at, lambda at: [at], lambda at: {"at": at}, lambda at: [("k", at)]]
+    for column, wrapped in zip(kinds, wrap, strict=True):
+        schema = new_schema(pa.schema([("at", column)]), time_ms=0)
+        fits = pa.table({"at": pa.array([wrapped(2**63 // 1000), None, wrapped(-(2**63) // 1000 + 1)], column)})
+        assert conform(fits, schema=schema).equals(fits)
+        with pytest.raises(InvalidRequest, match=r"'at' is .* beyond the years") as caught:
+            conform(pa.table({"at": pa.array([wrapped(seconds), None], column)}), schema=schema)
+        assert caught.value.kind == "value_out_of_range"
+    hidden = pa.array([[seconds], [0]], pa.list_(pa.int64())).cast(pa.list_(kind)).slice(1)
+    conform(pa.table({"at": hidden}), schema=new_schema(pa.schema([("at", pa.list_(kind))]), time_ms=0))

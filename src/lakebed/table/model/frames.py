@@ -65,12 +65,24 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
 
 
 def into_pandas(rows: pa.Table) -> pd.DataFrame:
-    """As a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
+    """As a pandas DataFrame.
+
+    Raises `InvalidRequest`: pandas is not installed, or a date is outside of the years that Python's dates have.
+    """
     try:
         import pandas  # noqa: F401
     except ModuleNotFoundError as missing:
         raise _not_installed("pandas") from missing
-    return rows.to_pandas()
+    try:
+        return rows.to_pandas()
+    except ValueError as beyond:
+        if isinstance(beyond, pa.ArrowException) or "year" not in str(beyond):
+            raise
+        raise InvalidRequest(
+            "Some of the rows have a date outside of the years 1 to 9999, which pandas takes as Python's dates: read() "
+            "the rows as Arrow, where to_pandas(date_as_object=False) has such dates, or leave these rows out.",
+            kind="value_out_of_range",
+        ) from beyond
 
 
 def into_polars(rows: pa.Table) -> pl.DataFrame:

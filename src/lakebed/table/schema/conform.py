@@ -102,6 +102,7 @@ def _columns(
             if not are_utf8(column):
                 raise not_utf8(field.name)
             _refuse_nulls_inside(column, field)
+            _refuse_beyond_ms(column, field)
             columns.append(column)
         elif needs(field):
             sentence = f"{lacking(field)} {_join_names(rows.column_names)}."
@@ -167,6 +168,33 @@ def _refuse_nulls_inside(column: pa.ChunkedArray, field: DataField) -> None:
             kind="null_value",
             column=field.name,
         )
+
+
+def _refuse_beyond_ms(column: pa.ChunkedArray, field: DataField) -> None:
+    """Refuse whole seconds that no 64-bit number of milliseconds holds, as which files and statistics have them."""
+    if _has_seconds(column.type) and not _fit_ms(column):
+        raise InvalidRequest(
+            f"Column {field.name!r} is {field.type}, and some of the rows have a time beyond the years -292275055 to "
+            "292278994, which are the range of milliseconds: leave such rows out.",
+            kind="value_out_of_range",
+            column=field.name,
+        )
+
+
+def _has_seconds(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "s")
+    return any(_has_seconds(inner.type) for inner in _inner_fields(kind))
+
+
+def _fit_ms(column: pa.ChunkedArray | pa.Array) -> bool:
+    if pa.types.is_nested(column.type):
+        return all(_fit_ms(member) for member in _visible_members(column) if _has_seconds(member.type))
+    if not _has_seconds(column.type):
+        return True
+    extremes = pc.min_max(column.cast(pa.int64()))
+    least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
+    return least is None or (least * 1000 >= -(2**63) and greatest * 1000 < 2**63)
 
 
 def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
