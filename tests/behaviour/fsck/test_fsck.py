@@ -259,6 +259,15 @@ def test_unfinished_and_damaged_deletions(lake: Lake) -> None:
     assert sorted(found(lake)) == ["corruption", "unfinished_deletion"]
 
 
+@pytest.mark.parametrize("keys", [("id",), ("day", "id")])
+def test_keys_at_the_ends_of_64_bits_are_in_order(lake: Lake, keys: tuple[str, ...]) -> None:
+    """Files with such keys are sound, though the difference of two of them is no 64-bit number."""
+    table = lake.create_table("far", SCHEMA, primary_keys=keys)
+    table.upsert(rows(-(2**63), 2**63 - 2, value=0.5))
+    table.upsert(rows(-(2**63) + 1, 1, 2**63 - 1))
+    assert not check_lake(lake, deep=True).findings
+
+
 @pytest.mark.parametrize("folder", ["serving.kv/sst", "files.repo/data", "orders.tenant/data", "shop.db/t/bucket-0"])
 def test_files_of_a_store_in_the_folder_of_a_table_are_no_orphans(lake: Lake, folder: str) -> None:
     """A collection leaves them alone; of a partition of such a name they are orphans as everywhere."""

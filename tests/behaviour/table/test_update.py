@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import math
 import random
 import uuid
 from typing import Any
@@ -13,6 +16,7 @@ import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.table.table import Table
+from worlds.errors import raises
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("s", pa.string())])
 KINDS: dict[str, tuple[list[str], dict[str, str]]] = {
@@ -108,3 +112,38 @@ def test_updates_that_may_not_be() -> None:
     assert {meta.path for meta in table.store.list("bucket-0")} | {
         meta.path for meta in table.store.list("bucket-1")
     } == {row["file_path"] for row in table.system("files").to_pylist()}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "lossy", "kept"),
+    [
+        ("v", pa.int64(), 1.5, 2.0),
+        ("v", pa.int64(), decimal.Decimal("1.5"), decimal.Decimal(2)),
+        ("v", pa.int64(), math.nan, None),
+        ("day", pa.date32(), dt.datetime(2024, 2, 29, 1), dt.datetime(2024, 2, 29)),
+        ("day", pa.date32(), 1.5, 1),
+        ("at", pa.timestamp("ms"), dt.datetime(2024, 2, 29, 0, 0, 0, 1), dt.datetime(2024, 2, 29, 0, 0, 0, 1000)),
+        ("at", pa.timestamp("us"), math.inf, 7),
+        ("time", pa.time32("ms"), dt.time(0, 0, 0, 1), dt.time(0, 0, 0, 1000)),
+        ("row", pa.struct([("a", pa.int32())]), {"b": 1}, {"a": 1}),
+        ("row", pa.struct([("a", pa.int32())]), [("b", 1)], {}),
+        ("row", pa.struct([("a", pa.int32())]), {"a": 1.5}, None),
+        ("list", pa.list_(pa.int32()), [1, 1.5], [1, 2.0]),
+        ("map", pa.map_(pa.string(), pa.int32()), {"k": 1.5}, {"k": 1}),
+        ("map", pa.map_(pa.string(), pa.int32()), [("k", 1.5)], pa.scalar(None, pa.list_(pa.int8()))),
+        ("list", pa.list_(pa.struct([("a", pa.int32())])), [{"b": 1}], pa.scalar(None, pa.list_(pa.int8()))),
+    ],
+)
+def test_a_value_of_which_a_part_would_be_lost_is_refused(
+    column: str, kind: pa.DataType, lossy: object, kept: object
+) -> None:
+    """A fraction, a time of day, digits of a second and unknown fields are not cut off; nothing is changed."""
+    store = open_store(f"memory://update-{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=pa.schema([("id", pa.int64()), (column, kind)]))
+    table.append(pa.table({"id": [1]}))
+    with raises(InvalidRequest, "invalid_value"):
+        table.update("id = 1", {column: lossy})
+    assert table.read()[column].to_pylist() == [None]
+    table.update("id = 1", {column: kept})
+    expected = None if isinstance(kept, pa.Scalar) else pa.scalar(kept, kind).as_py()
+    assert table.read()[column].to_pylist() == [expected]

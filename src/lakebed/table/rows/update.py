@@ -6,8 +6,11 @@ these rows or replaced their files meanwhile, the update is repeated on the new 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 
 from lakebed.arguments import check_keywords
@@ -109,14 +112,45 @@ def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) ->
                 column=name,
             )
         return values
-    type_ = arrow_type(require_column(schema, name).type)
+    field = require_column(schema, name)
+    type_ = arrow_type(field.type)
+    if isinstance(value, pa.Scalar) and not value.is_valid:  # Arrow (26.0) has no list of it
+        value = None
     try:
+        _refuse_loss(value, type_)
         return pa.repeat(pa.scalar(value, type_), matches.num_rows)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
         raise InvalidRequest(
-            f"{format_value(str(value))} is not a value of column {name!r}, which is "
-            f"{require_column(schema, name).type}: "
-            f"give another one ({error}).",
+            f"{format_value(str(value))} is not a value of column {name!r}, which is {field.type}: give another one "
+            f"({error}).",
             kind="invalid_value",
             column=name,
         ) from error
+
+
+def _refuse_loss(value: object, kind: pa.DataType) -> None:
+    """Raise `ValueError` for what Arrow (26.0) would cut without a word: fractions, times of days, unknown fields."""
+    if isinstance(value, float | np.floating | Decimal):
+        counts = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+        if counts and value != int(value):
+            raise ValueError("it has a fraction")
+    elif isinstance(value, datetime.datetime) and pa.types.is_date(kind):
+        if value.replace(tzinfo=None) != datetime.datetime(value.year, value.month, value.day):
+            raise ValueError("it has a time of day")
+    elif isinstance(value, datetime.datetime | datetime.time) and pa.types.is_temporal(kind):
+        pa.scalar(value).cast(kind)  # refuses digits of a second that the type has not
+    elif pa.types.is_struct(kind):
+        given = dict(value) if isinstance(value, Mapping | list | tuple) else {}
+        unknown = [name for name in given if name not in {field.name for field in kind}]
+        if unknown:
+            raise ValueError(f"it has no field {unknown[0]!r}")
+        for field in kind:
+            _refuse_loss(given.get(field.name), field.type)
+    elif pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        for key, item in pairs:
+            _refuse_loss(key, kind.key_type)
+            _refuse_loss(item, kind.item_type)
+    elif pa.types.is_list(kind) and isinstance(value, list | tuple):
+        for item in value:
+            _refuse_loss(item, kind.value_type)
