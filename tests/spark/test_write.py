@@ -388,6 +388,20 @@ def test_failing_task_changes_nothing(spark: SparkSession, make_table: MakeTable
     assert data_files(table) == before
 
 
+def test_files_of_other_tasks_go_when_rows_of_one_do_not_fit(spark: SparkSession, make_table: MakeTable) -> None:
+    """A job whose rows are refused in one task leaves no file of its other tasks."""
+    options = {"bucket": "4"}
+    table = make_table(NUMBERS, **{**KEYED, "options": options})
+    lakebed.spark.write(spark.range(100).selectExpr("id", "'x' as v"), table)
+    before = data_files(table)
+    assert len(before) == 4
+    for columns in (["if(id = 7, null, id) as id", "'x' as v"], ["id", "if(id = 7, cast(x'ff' as string), 'x') as v"]):
+        with pytest.raises(InvalidRequest):
+            lakebed.spark.write(spark.range(100).selectExpr(*columns), table)
+        assert data_files(table) == before
+    assert table.latest().id == 1
+
+
 def test_retried_task_is_committed_once(spark: SparkSession, make_table: MakeTable, tmp_path: Path) -> None:
     """A task whose first attempt died after writing is run again, and its rows are in the table once."""
     table = make_table(NUMBERS)

@@ -62,6 +62,25 @@ def random_limits(rng: random.Random) -> Limits:
     return Limits(**{rng.choice(["files", "rows", "bytes", "snapshots"]): rng.randint(1, 4)})
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("kind", ["append", "keyed", "logged", "told"])
+def test_a_stream_that_begins_with_an_empty_version_misses_nothing(kind: str, changes: bool) -> None:
+    """Rows that are written between its begin and its first batch are read, in one batch or in several."""
+    producer = {"logged": "input", "told": "full-compaction"}.get(kind, "none")
+    table = make(f"empty-{kind}-{changes}", keyed=kind != "append", **{"changelog-producer": producer})
+    table.write(rows([1], 0))
+    for limits in (Limits(), Limits(snapshots=1), Limits(rows=1)):
+        table.overwrite(rows([], 0))
+        following = stream(table, changes=changes, removals="skip")
+        start = following.first()
+        table.write(rows([1, 2], 1))
+        table.write(rows([3], 2))
+        table.compact(full=True)
+        end, batches = drain(table, following, start, limits)
+        assert sorted((row["id"], row["v"]) for batch in batches for row in batch) == [(1, 1), (2, 1), (3, 2)]
+        assert drain(table, following, end, limits) == (end, [])
+
+
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))]
 
 

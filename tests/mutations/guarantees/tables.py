@@ -452,6 +452,16 @@ GUARANTEES = [
         "behaviour/table/test_stream.py::test_a_stream_that_began_before_the_first_snapshot_misses_none_that_expired",
     ),
     Guarantee(
+        "A stream that begins with an empty version reads what is written before its first batch.",
+        always(stream.TableStream.plan, lambda it: it.num_rows),
+        "behaviour/table/test_stream.py::test_a_stream_that_begins_with_an_empty_version_misses_nothing",
+    ),
+    Guarantee(
+        "An update does not cut off a part of a value without a word.",
+        returns(update._refuse_loss, None),
+        "behaviour/table/test_update.py::test_a_value_of_which_a_part_would_be_lost_is_refused",
+    ),
+    Guarantee(
         "A key that moved to another dynamic bucket is one change, and not one that goes and one that comes.",
         never(row_diff.diff_buckets, row_diff.is_dynamic),
         "behaviour/table/test_stream.py::test_a_key_that_moved_to_another_dynamic_bucket_is_one_row",

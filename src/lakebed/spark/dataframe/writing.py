@@ -30,6 +30,7 @@ from lakebed.spark.start import find_session
 from lakebed.spark.tasks.committing import WRITTEN_AGAIN, check_committed, commit_changes, discarding
 from lakebed.spark.tasks.tasks import changes_of_units, collect_changes
 from lakebed.spark.tasks.write_tasks import distribute, write_task
+from lakebed.table.branch.discard import discard_changes
 from lakebed.table.branch.earlier_commits import find_commit
 from lakebed.table.commit.commit import Basis, CommitOptions
 from lakebed.table.engines.sequence import delete_columns, sequence_order
@@ -316,6 +317,7 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
             files=lambda rewrite: split_files(rewrite.split),
             store=table.store,
             function=partial(_without_rows, where=where, plan=plan),
+            discard=partial(discard_changes, table.context),
         )
         if not changes and options.get("commit_identifier") is None:
             return None
@@ -403,7 +405,12 @@ def _commit_rows(
         changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
         if changes is None:
             placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
-            changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
+            changes = collect_changes(
+                placed,
+                task.function(ship(table.store, writes=True)),
+                into=table.store,
+                discard=partial(discard_changes, table.context),
+            )
         if not changes and overwrite is None and options.get("commit_identifier") is None:
             return None
         try:

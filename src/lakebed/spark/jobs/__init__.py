@@ -30,6 +30,7 @@ from lakebed.spark.plan.shipping import pack_units, ship, split_files
 from lakebed.spark.tasks.committing import check_there
 from lakebed.spark.tasks.tasks import Batches, changes_of_units, deal, parallelism
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.discard import discard_changes
 from lakebed.table.changes.change_units import ROW_KIND_COLUMN
 from lakebed.table.changes.incremental import plan_diff
 from lakebed.table.collect.expire import ExpireRules
@@ -97,6 +98,7 @@ def compact_table(
             files=lambda task: [file for split in task.reads for file in split_files(split)],
             store=table.store,
             function=partial(_run_task, plan=plan),
+            discard=partial(discard_changes, table.context),
         )
         return made
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.objects.task_store import EntryStore
 from lakebed.table.branch.candidates import paths_of
 from lakebed.table.branch.discard import discard_changes, paths_written
@@ -60,12 +60,13 @@ def commit_changes(
 def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
     """Delete the files of a job whose commit, in the block, is refused: nothing was committed.
 
-    After another error that is open, and after `check_there` they are committed.
+    So it is where the table is gone. After another error that is open, and after `check_there` they are committed.
     """
     try:
         yield
-    except (Conflict, InvalidRequest) as refused:
-        if refused.kind != BRANCH_MOVED:
+    except (Conflict, InvalidRequest, NotFound) as refused:
+        is_gone = refused.kind in ("table_not_found", "branch_not_found") and not isinstance(table.store, EntryStore)
+        if is_gone if isinstance(refused, NotFound) else refused.kind != BRANCH_MOVED:
             discard_changes(table.context, changes)
         raise
 

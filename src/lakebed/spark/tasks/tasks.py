@@ -63,6 +63,7 @@ def changes_of_units(
     files: Callable[[Unit], Iterable[Sequence[str]]],
     store: ObjectStore,
     function: Callable[[Unit, ObjectStore], BucketChange | None],
+    discard: Callable[[list[BucketChange]], None],
 ) -> list[BucketChange]:
     """Run a function that rewrites units in tasks, and return the changes. Raises its errors.
 
@@ -70,6 +71,7 @@ def changes_of_units(
         size_bytes: the bytes of a unit.
         files: the files that a unit reads; see `locate`.
         function: maps a unit, and the store as a task sees it, to the change.
+        discard: as of `collect_changes`.
     """
     if not units:
         return []
@@ -86,17 +88,23 @@ def changes_of_units(
     frame, task = deal(
         spark, [[(pack, pack_entries)] for pack, pack_entries in zip(packs, entries, strict=True)], rewrite
     )
-    return collect_changes(frame, task, into=store)
+    return collect_changes(frame, task, into=store, discard=discard)
 
 
 def collect_changes(
-    frame: DataFrame, function: Callable[[Batches], Batches], *, into: ObjectStore | None = None
+    frame: DataFrame,
+    function: Callable[[Batches], Batches],
+    *,
+    into: ObjectStore | None = None,
+    discard: Callable[[list[BucketChange]], None] | None = None,
 ) -> list[BucketChange]:
     """Run one task a partition of `frame`, each ending in `returning_changes`, and return the changes.
 
     Args:
         into: the table's store: the uploads of tasks for a branch are staged there, in one atomic change, before the
             changes are returned. None: tasks do not write to a branch.
+        discard: deletes the files of the other tasks' changes when one returned an error. A job that Spark itself ends
+            leaves them to a collection: what its tasks wrote is not known here.
 
     Only the attempt that Spark accepted for a partition counts. Raises the first lasting error of a task.
     """
@@ -109,12 +117,18 @@ def collect_changes(
     placed = frame.toDF(*(f"c{position}" for position in range(len(names))))
     changes: list[BucketChange] = []
     uploads: list[tuple[str, Entry]] = []
+    error: LakebedError | None = None
     for row in placed.mapInArrow(lakebed_task, _RESULT).collect():
         result = pickle.loads(row[0])
         if isinstance(result, LakebedError):
-            raise result
-        changes.extend(result.changes)
-        uploads.extend(result.uploads)
+            error = error or result
+        else:
+            changes.extend(result.changes)
+            uploads.extend(result.uploads)
+    if error is not None:
+        if discard is not None and not uploads:  # uploads for a branch are not in it yet
+            discard(changes)
+        raise error
     if uploads:
         assert isinstance(into, EntryStore), "tasks have uploaded files for a branch, and no branch was named"
         _stage(into, uploads)

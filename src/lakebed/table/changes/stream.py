@@ -257,9 +257,10 @@ class TableStream:
             last = self._snapshot(start)
             to = end.units if end.snapshot == start.snapshot else None
             part = self._content(last, is_full=start.full).slice(start.units, to)
-            if start.full:
+            if start.full and (part.num_rows or end.snapshot == start.snapshot):
                 return self._batch_of_inserts(part, columns, vectors_of(self._branch, last))
-            deltas.append(part)
+            if not start.full:
+                deltas.append(part)  # else the version was empty, and the batch goes on behind it
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
                 assert step.before is not None
