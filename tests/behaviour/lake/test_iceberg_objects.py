@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import NotFound, OutcomeUnknown
+from lakebed.errors import NotFound, OutcomeUnknown, Unavailable
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
@@ -21,13 +21,14 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.iceberg import derived, lines, published
+from lakebed.table.iceberg.entries import FileRecords
 from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.model.layout import Layout, parse_derived
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.wrapper import StoreWrapper
-from worlds.meanwhile import Meanwhile
+from worlds.meanwhile import Meanwhile, is_put_below
 
 ROWS = pa.schema([("id", pa.int64()), ("v", pa.float64())])
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64())])
@@ -385,6 +386,61 @@ def test_two_servers_at_once_and_crashes(table: Table, fault: Fault) -> None:
         assert PublishedTable(table.context).load() == metadata
         assert len(paths(table)) == 4 + 4 + 1
         table.store.delete(paths(table))
+
+
+def test_a_list_is_written_after_the_manifests_that_it_names(table: Table) -> None:
+    """Many objects are written at once, but a list whose name is there needs no look at what it names."""
+    store = Meanwhile(table.store, at=None, after=True, counts=is_put_below(FOLDER))
+    PublishedTable(Table.open(store, name="t", environment=table.context.environment).context).load()
+    written = [call.path for call in store.calls]
+    lists = [path for path in written if "~list-" in path]
+    assert len(lists) == 3
+    for path in lists:
+        named = [row["manifest_path"].removeprefix(f"{table.url}/") for row in read_avro(table, path)]
+        assert named
+        assert max(map(written.index, named)) < written.index(path)
+    assert written[-1].endswith(".metadata.json")
+
+
+@pytest.mark.parametrize("struck", range(7))
+def test_a_load_whose_put_failed_is_completed_by_the_next(table: Table, struck: int) -> None:
+    """A server whose store was away for a moment names no object that it could not write."""
+    puts = itertools.count()
+
+    def decide(_: int, call: Call) -> Fault | None:
+        return Fault.ERROR_BEFORE if call.kind == "put" and next(puts) == struck else None
+
+    store = FaultyStore(table.store, faults=decide)
+    server = PublishedTable(Table.open(store, name="t", environment=table.context.environment).context)
+    with pytest.raises(Unavailable):
+        server.load()
+    metadata = server.load()
+    check_files(table, metadata)
+    assert metadata.location is not None
+    assert bytes(table.store.get(metadata.location.removeprefix(f"{table.url}/"))) == metadata.body
+    assert PublishedTable(table.context).load() == metadata
+
+
+def test_a_file_that_is_described_anew_is_written_anew(table: Table) -> None:
+    """What one load knows of a file is used again only where the table says the same of it."""
+    newest = table.latest()
+    assert newest is not None
+    entries = table.context.manifests.live_entries(newest)
+    records = FileRecords()
+
+    def encode(unknown: pa.Table) -> list[bytes]:
+        return [
+            f"{name} {rows}".encode()
+            for name, rows in zip(unknown["file_name"].to_pylist(), unknown["row_count"].to_pylist(), strict=True)
+        ]
+
+    part = entries.slice(1, 1)
+    assert records.encode(part, encode) == encode(part)
+    assert records.encode(entries, encode) == encode(entries)
+    assert records.encode(entries, lambda unknown: []) == encode(entries)
+    at = entries.schema.get_field_index("row_count")
+    other = entries.set_column(at, entries.schema.field(at), pa.array([7] * entries.num_rows, entries.schema.types[at]))
+    assert records.encode(other, encode) == encode(other)
 
 
 def test_primary_keys_show_what_is_compacted(lake: Lake) -> None:

@@ -73,6 +73,13 @@ class ReferenceObjects:
             self._made[path] = known
         return known[1]
 
+    def defer(self, path: str, encode: Callable[[], bytes]) -> None:
+        """As `ensure`, at once."""
+        self.ensure(path, encode)
+
+    def write_deferred(self) -> None:
+        """Nothing: nothing waits."""
+
     def get(self, path: str) -> Buffer:
         """An object of this load. Cost: 1 GET."""
         return self._store.get(self._made[path][0])

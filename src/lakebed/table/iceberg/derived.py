@@ -16,12 +16,16 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists
 from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Runtime, map_in_pool
 from lakebed.table.model.layout import Layout, derived_path
 
 GENERATION: Final = 1
 """Of the code that makes these objects. Another number makes all of them again, under other names."""
 _SPARE_COUNT: Final = 1_000
 """Objects that may be gone and are remembered."""
+_PUTS_AT_ONCE: Final = 16
+_DEFERRED_BYTES_MAX: Final = 16 << 20
+"""Of objects that wait to be written together."""
 
 
 class Derived(Protocol):
@@ -37,6 +41,12 @@ class Derived(Protocol):
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object, which is made when there is none."""
+
+    def defer(self, path: str, encode: Callable[[], bytes]) -> None:
+        """As `ensure`, but it may be written by `write_deferred` only: nothing that names it is written before."""
+
+    def write_deferred(self) -> None:
+        """Write what was deferred. After an error it stays so until a later call."""
 
     def get(self, path: str) -> Buffer:
         """An object that `size_of` knows. Cost: 1 GET."""
@@ -54,11 +64,14 @@ class Derived(Protocol):
 class DerivedObjects:
     """The objects of one table at one URL, in its own folder. Not thread-safe."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, runtime: Runtime) -> None:
         self._store = store
+        self._runtime = runtime
         self._place = digest_of(GENERATION, store.root_url)[:12]
         self._sizes: dict[str, int] | None = None
         self._listed_count = 0
+        self._deferred: dict[str, bytes] = {}
+        self._deferred_bytes = 0
         self.written_count = 0
 
     def path(self, source: str, name: str) -> str:
@@ -100,18 +113,38 @@ class DerivedObjects:
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object, which is made when there is none. Cost: nothing, or 1 durable PUT."""
         known = self.size_of(path)
-        if known is not None:
-            return known
-        body = encode()
-        size = len(body)
+        if known is None:
+            self.written_count += self._put(path, encode())
+            known = self.size_of(path)
+            assert known is not None
+        return known
+
+    def defer(self, path: str, encode: Callable[[], bytes]) -> None:
+        """Have an object written by `write_deferred`, when there is none. Cost: nothing, or as that."""
+        if self.size_of(path) is None and path not in self._deferred:
+            body = self._deferred[path] = encode()
+            self._deferred_bytes += len(body)
+            if self._deferred_bytes > _DEFERRED_BYTES_MAX:
+                self.write_deferred()
+
+    def write_deferred(self) -> None:
+        """Write what was deferred. Cost: 1 durable PUT each, 16 at once."""
+        # Not by `put_each`, which names an object before it is durable: here a name says that it is whole.
+        objects = [(path, body) for path, body in self._deferred.items() if self.size_of(path) is None]
+        are_new = map_in_pool(self._runtime, lambda pair: self._put(*pair), objects, worker_count_max=_PUTS_AT_ONCE)
+        self.written_count += sum(are_new)
+        self._deferred, self._deferred_bytes = {}, 0
+
+    def _put(self, path: str, body: bytes) -> bool:
+        """Write an object that was not listed; False: it was there."""
+        assert self._sizes is not None
         try:
             self._store.put(path, body, create_only=True)
-            self.written_count += 1
         except AlreadyExists:  # another server was faster, or a reply was lost
-            size = self._store.head(path).size_bytes
-        assert self._sizes is not None
-        self._sizes[path] = size
-        return size
+            self._sizes[path] = self._store.head(path).size_bytes
+            return False
+        self._sizes[path] = len(body)
+        return True
 
 
 def digest_of(*parts: object) -> str:

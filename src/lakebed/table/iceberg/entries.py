@@ -7,7 +7,7 @@ client has none, and Iceberg's clients then read it without skipping.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,8 +34,64 @@ _BOUNDED_COLUMNS_MAX: Final = 100
 All columns get counts: where some have them, DuckDB takes one without to have neither nulls nor values.
 """
 
+_RECORDS_MAX: Final = 100_000
+"""Files whose records are kept: about 1 kB each."""
+_FILE_KEY: Final = ("partition", "bucket", "file_name")
+_FILE_COLUMNS: Final = (
+    *_FILE_KEY,
+    "external_path",
+    "row_count",
+    "file_size",
+    "schema_id",
+    "stats_version",
+    "value_stats_min",
+    "value_stats_max",
+    "value_stats_null_counts",
+    "value_stats_cols",
+    "write_cols",
+)
+"""What the record of a file is made of."""
+
 FoldersOf = Callable[[bytes, int], tuple[str, ...]]
 SnapshotIdOf = Callable[[int], int]
+
+
+class FileRecords:
+    """What the records of data files have in every manifest, for one load. Not thread-safe.
+
+    A manifest that merges others has their entries again: of a thousand versions each file is in a dozen of them.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._places: dict[tuple[bytes, int, str], int] = {}
+        self._tables: list[pa.Table] = []
+        self._records: list[bytes] = []
+
+    def encode(self, entries: pa.Table, encode: Callable[[pa.Table], list[bytes]]) -> list[bytes]:
+        """What `encode` returns for the entries; it is called for those that are not known."""
+        columns = entries.select(_FILE_COLUMNS)
+        keys = list(zip(*(columns.column(name).to_pylist() for name in _FILE_KEY), strict=True))
+        places = [self._places.get(key, -1) for key in keys]
+        is_new = np.array(places) < 0
+        if not is_new.all():
+            self._tables = [pa.concat_tables(self._tables).combine_chunks()]
+            earlier = self._tables[0].take(pa.array([place for place in places if place >= 0]))
+            if not earlier.equals(columns.filter(pa.array(~is_new))):  # another client described a file anew
+                return encode(entries)
+        if is_new.any():
+            if len(self._records) >= _RECORDS_MAX:
+                return encode(entries)
+            new = pa.array(is_new)
+            self._tables.append(columns.filter(new))
+            first = len(self._records)
+            self._records += encode(entries.filter(new))
+            for place, row in enumerate(np.flatnonzero(is_new).tolist(), first):
+                self._places[keys[row]] = places[row] = place
+        return [self._records[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +108,7 @@ class EntryContext:
     """Iceberg's id of the snapshot with a number."""
     urls_of_files: Callable[[Sequence[str]], list[str]]
     """Where clients find files of the table, by their paths."""
+    records: FileRecords = field(default_factory=FileRecords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +165,31 @@ def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: in
             raw = numbers[key] = encode_long(ADDED if added else EXISTING) + b"".join(map(encode_optional_long, ids))
         return raw
 
-    file_format = encode_long(DATA), encode_text(b"PARQUET")
+    records = context.records.encode(entries, lambda unknown: _file_records(context, unknown))
+    return [
+        origin(added, stated, commit) + record
+        for added, stated, commit, record in zip(
+            is_added, states, entries.column("commit_snapshot").to_pylist(), records, strict=True
+        )
+    ]
+
+
+def _file_records(context: EntryContext, entries: pa.Table) -> list[bytes]:
+    """The member ``data_file`` of each entry."""
+    content, file_format = encode_long(DATA), encode_text(b"PARQUET")
     return [
         b"".join(
             (
-                origin(added, stated, commit),
-                file_format[0],
+                content,
                 encode_text(path),
-                file_format[1],
+                file_format,
                 partition,
                 encode_long(row_count),
                 encode_long(size),
                 statistics,
             )
         )
-        for added, stated, commit, path, partition, row_count, size, statistics in zip(
-            is_added,
-            states,
-            entries.column("commit_snapshot").to_pylist(),
+        for path, partition, row_count, size, statistics in zip(
             data_urls(context, entries),
             _partition_records(context, entries),
             entries.column("row_count").to_pylist(),

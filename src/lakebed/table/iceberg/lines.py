@@ -15,7 +15,8 @@ import struct
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Final
 
 import msgspec
@@ -63,6 +64,8 @@ _SPARE_COUNT: Final = 100
 """Snapshots that are gone of which something is kept."""
 _SUMS_MAX: Final = 10_000
 """Manifests whose sums are kept: about 1 kB each."""
+_UNWRITTEN_MAX: Final = 256
+"""Lists that wait to be written together."""
 _FILES_MAX: Final = 100_000
 """Data files of which it is kept what their footers say."""
 
@@ -76,6 +79,25 @@ class ShownSnapshot:
     list_path: str
     has_vectors: bool
     file_ids: FileIds
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A manifest that a list is to name."""
+
+    path: str
+    totals: ManifestTotals
+    """Its size is filled in when it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _UnwrittenList:
+    """The list of a snapshot, whose manifests may not be written yet."""
+
+    shown: ShownSnapshot
+    parent_id: int | None
+    manifests: Sequence[_Listed]
+    header: Mapping[str, str]
 
 
 class Line:
@@ -98,6 +120,7 @@ class Line:
         self._looks = False
         self._schema_ids: tuple[TableSchema, list[int]] | None = None
         self._shown: dict[tuple[int, str], ShownSnapshot | None] = {}
+        self._unwritten: list[_UnwrittenList] = []
         self._made_for: TableSchema | None = None
         self._context: EntryContext | None = None
         self._shown_schema = IcebergSchema(())
@@ -144,10 +167,12 @@ class Line:
             self._ids_of_manifests.clear()
         if len(self._ids_of_files) > _FILES_MAX:
             self._ids_of_files.clear()
+        if self._context is not None:
+            self._context.records.forget()
         self._objects.forget_many()
 
     def show(self, snapshot: Snapshot, *, parent_id: int | None) -> ShownSnapshot | None:
-        """Publish a snapshot; None: it cannot be shown, because its rows have to be merged.
+        """Publish a snapshot, by the next `write`; None: it cannot be shown, because its rows have to be merged.
 
         Raises `UnsupportedFormat`: it cannot be shown for another reason; `NotFound`: it expired; `Corruption`.
         Cost: nothing when it was published before; else its manifests that were not read before, and 1 PUT for its
@@ -157,6 +182,8 @@ class Line:
         self._prepare()
         key = (snapshot.id, snapshot.delta_manifest_list)
         if key not in self._shown:
+            if len(self._unwritten) >= _UNWRITTEN_MAX:
+                self.write()
             self._shown[key] = self._show(snapshot, parent_id)
         return self._shown[key]
 
@@ -176,18 +203,36 @@ class Line:
         manifests, file_ids = self._data_manifests(snapshot)
         if has_vectors:
             manifests += self._delete_manifests(snapshot, shown_id)
-        self._objects.ensure(
-            path,
-            lambda: encode_list(
-                manifests,
-                snapshot_id=shown_id,
-                parent_id=parent_id,
-                sequence_number=snapshot.id,
-                format_version=3 if has_vectors else 2,
-                header=file_ids.header() if self._looks else {},
-            ),
+        shown = ShownSnapshot(snapshot, shown_id, path, has_vectors, file_ids)
+        self._unwritten.append(_UnwrittenList(shown, parent_id, manifests, file_ids.header() if self._looks else {}))
+        return shown
+
+    def write(self) -> None:
+        """Write the lists of what was shown since the last call, and before them their manifests.
+
+        Raises what a put raises; then they stay to be written by the next call. Cost: that of `show`, many at once.
+        """
+        self._objects.write_deferred()
+        for unwritten in self._unwritten:
+            self._objects.defer(unwritten.shown.list_path, partial(self._encode_list, unwritten))
+        self._objects.write_deferred()
+        self._unwritten = []
+
+    def _encode_list(self, unwritten: _UnwrittenList) -> bytes:
+        shown = unwritten.shown
+        return encode_list(
+            [replace(listed.totals, size_bytes=self._size_of(listed.path)) for listed in unwritten.manifests],
+            snapshot_id=shown.id,
+            parent_id=unwritten.parent_id,
+            sequence_number=shown.snapshot.id,
+            format_version=3 if shown.has_vectors else 2,
+            header=unwritten.header,
         )
-        return ShownSnapshot(snapshot, shown_id, path, has_vectors, file_ids)
+
+    def _size_of(self, path: str) -> int:
+        size = self._objects.size_of(path)
+        assert size is not None
+        return size
 
     @property
     def _look_key(self) -> tuple[str, ...]:
@@ -246,13 +291,13 @@ class Line:
 
     # ---- manifests of data files
 
-    def _data_manifests(self, snapshot: Snapshot) -> tuple[list[ManifestTotals], FileIds]:
+    def _data_manifests(self, snapshot: Snapshot) -> tuple[list[_Listed], FileIds]:
         """The manifests of a snapshot's data files, and what is known of the ids in these."""
         manifests = self._branch.manifests
         metas = manifests.all_metas(snapshot)
         first_new = len(metas) - len(manifests.metas(snapshot.delta_manifest_list))
         self._fold.move_to(metas)
-        totals: list[ManifestTotals] = []
+        listed: list[_Listed] = []
         ids: list[FileIds] = []
         for position, meta in enumerate(metas):
             rows = self._fold.rows(meta.file_name)
@@ -262,11 +307,11 @@ class Line:
             if len(rows):
                 fallback = snapshot.id if position >= first_new else 0
                 manifest, file_ids = self._data_manifest(meta, rows, fallback=fallback)
-                totals.append(manifest)
+                listed.append(manifest)
                 ids.append(file_ids)
-        return totals, union(ids)
+        return listed, union(ids)
 
-    def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> tuple[ManifestTotals, FileIds]:
+    def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> tuple[_Listed, FileIds]:
         """The manifest of some live files of a manifest of the table, and what is known of the ids in these.
 
         Args:
@@ -280,6 +325,7 @@ class Line:
         )
         sums = self._sums.get(path)
 
+        @cache
         def live() -> pa.Table:
             return self._branch.manifests.entries(meta).take(pa.array(rows)).combine_chunks()
 
@@ -291,7 +337,7 @@ class Line:
             file_ids = self._read_file_ids(path) if is_stored else self._look_at(live())
             self._ids_of_manifests[path] = file_ids
         header = file_ids.header() if self._looks else {}
-        size = self._objects.ensure(
+        self._objects.defer(
             path,
             lambda: encode_data_manifest(
                 self._head(meta.schema_id),
@@ -302,7 +348,7 @@ class Line:
         number = fallback if meta.added_snapshot is None else meta.added_snapshot
         totals = ManifestTotals(
             path=self._objects.url(path),
-            size_bytes=size,
+            size_bytes=0,
             added_snapshot_id=self.snapshot_id_of(number),
             sequence_number=number,
             min_sequence_number=number if sums.min_sequence_number is None else sums.min_sequence_number,
@@ -312,7 +358,7 @@ class Line:
             existing_rows=sums.existing_rows,
             partitions=sums.partitions,
         )
-        return totals, file_ids
+        return _Listed(path, totals), file_ids
 
     def _look_at(self, entries: pa.Table) -> FileIds:
         """What the footers of data files say. Cost: 1 HEAD and 1 GET a file that was not looked at before."""
@@ -339,7 +385,7 @@ class Line:
 
     # ---- deletion vectors
 
-    def _delete_manifests(self, snapshot: Snapshot, shown_id: int) -> list[ManifestTotals]:
+    def _delete_manifests(self, snapshot: Snapshot, shown_id: int) -> list[_Listed]:
         assert snapshot.index_manifest is not None
         entries = [
             entry
@@ -358,9 +404,7 @@ class Line:
         marked = live.filter(pc.is_in(live["file_name"], value_set=pa.array(sorted(names), pa.string())))
         return dict(zip(marked["file_name"].to_pylist(), data_urls(self._context, marked), strict=True))
 
-    def _delete_manifest(
-        self, entry: IndexEntry, urls: dict[str, str], snapshot: Snapshot, shown_id: int
-    ) -> ManifestTotals:
+    def _delete_manifest(self, entry: IndexEntry, urls: dict[str, str], snapshot: Snapshot, shown_id: int) -> _Listed:
         """The manifest of the vectors of one index file, and the Puffin file that has them."""
         assert self._context is not None
         context = self._context
@@ -385,11 +429,9 @@ class Line:
             records = self._delete_records(where, blobs, puffin_path, size)
             schema_id = self._branch.schema.id
             self._objects.ensure(path, lambda: encode_manifest(self._head(schema_id, is_deletes=True), records))
-        manifest_bytes = self._objects.size_of(path)
-        assert manifest_bytes is not None
-        return ManifestTotals(
+        totals = ManifestTotals(
             path=self._objects.url(path),
-            size_bytes=manifest_bytes,
+            size_bytes=0,
             added_snapshot_id=shown_id,
             sequence_number=snapshot.id,
             min_sequence_number=snapshot.id,
@@ -400,6 +442,7 @@ class Line:
             partitions=partition_summaries(context, where),
             is_deletes=True,
         )
+        return _Listed(path, totals)
 
     def _load_vectors(self, places: Sequence[VectorPlace]) -> list[Positions]:
         """The vectors of one index file. Cost: 1 GET."""

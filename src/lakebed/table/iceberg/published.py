@@ -123,7 +123,7 @@ class PublishedTable:
 
     def __init__(self, main: TableBranch, *, objects: Derived | None = None, location: str | None = None) -> None:
         self._main = main
-        self._objects: Derived = DerivedObjects(main.store) if objects is None else objects
+        self._objects = DerivedObjects(main.store, runtime=main.environment.runtime) if objects is None else objects
         self._location = location or main.store.root_url
         self._turn = main.environment.runtime.lock()
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
@@ -349,6 +349,7 @@ class PublishedTable:
                 f"{format_count(unmerged, 'snapshot')}{where}: rows of the same key are in several files until a full "
                 "compaction merges them"
             )
+        line.write()
         return newest
 
     def _add(self, state: _State, line: Line, shown: ShownSnapshot, parent: int | None) -> None:
@@ -390,6 +391,7 @@ class PublishedTable:
             if tag.expires_ms is not None:
                 reference["max-ref-age-ms"] = max(1, tag.expires_ms - tag.snapshot.time_ms)
             state.references[tag.name] = reference
+        main.write()
 
     # ---- schemas
 
