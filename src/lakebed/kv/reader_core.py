@@ -242,7 +242,9 @@ class ReaderCore(ViewSource):
         if not came and before.version.manifest.manifest_id == manifest.manifest_id:
             self.shown = ShownVersion(version, before.view)  # only the end of the checkpoint may have moved
             return False
+        files = self._files_of(before.version.manifest)
         self.shown = ShownVersion(version, self._view(version))
+        files.forget_replaced(before.version.manifest.file_set, manifest.file_set)
         return came or not manifest.has_content_of(before.version.manifest)
 
     def _view(self, version: PinnedVersion) -> View:

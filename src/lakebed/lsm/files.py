@@ -5,19 +5,23 @@ Owns: the way from a file's id to its place, which may be in another database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.file_writer import FileOptions, FileWriter
-from lakebed.lsm.model import FileMeta
+from lakebed.lsm.model import FileMeta, FileSet
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import store_time_ms
 from lakebed.runtime import Environment, Pool
 
 _HANDLE_COUNT_MAX: Final = 32_768
 """Handles kept by default: twice the files that one version may have."""
+
+_REPLACED_COUNT_MAX: Final = 1024
+"""Files of older sets that are looked at again, whether a view has opened them since."""
 
 
 class FileStore:
@@ -52,6 +56,7 @@ class FileStore:
         self._readers: dict[str, FileReader] = {}
         self._readers_through: dict[tuple[str, int], FileReader] = {}
         """Of files with a ceiling: versions that share a file may see different parts of it."""
+        self._replaced: deque[FileMeta] = deque(maxlen=_REPLACED_COUNT_MAX)
 
     def read_agreed_ms(self) -> int:
         """The time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
@@ -88,14 +93,19 @@ class FileStore:
         store, path = (self._store, self._path_of(meta.id)) if self._locate is None else self._locate(meta.id)
         return FileReader(store, path, meta=meta, cache=self.cache)
 
-    def forget_mapped(self, metas: Iterable[FileMeta]) -> None:
-        """Drop what is kept of files that are mapped: a file that is deleted keeps its place on the disk until then.
+    def forget_replaced(self, before: FileSet, after: FileSet) -> None:
+        """Drop what is kept of files that a newer set has no more and that are mapped. One thread at a time.
 
-        An older view that is still read opens them again; where that is a request, they stay until others need room.
+        A file that is deleted keeps its place on the disk until then. An older view that is still read opens them
+        again, so those of some sets before are looked at too; those that were not mapped stay until others need room.
         """
-        for meta in metas:
-            if self.reader(meta).is_mapped:
-                self.forget(meta.id)
+        if before is after:
+            return
+        kept = {file.id for file in after.files()}
+        self._replaced.extend(file for file in before.files() if file.id not in kept)
+        for file in self._replaced:
+            if file.id not in kept and self.reader(file).is_mapped:
+                self.forget(file.id)
 
     def forget(self, file_id: str) -> None:
         """Drop the handles of a file, and what the cache keeps of it: no version that is read has it any more."""

@@ -24,7 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -44,9 +44,6 @@ from lakebed.lsm.publisher import VersionPublisher
 from lakebed.lsm.view import Levels, View
 
 _PUT: Final = int(Kind.PUT)
-
-_REPLACED_COUNT_MAX: Final = 1024
-"""Files of older sets that are looked at again, whether a view has opened them since."""
 
 _COMPACTION_TRIES_MAX: Final = 3
 """How often a compaction is planned again because another process removed its inputs."""
@@ -189,7 +186,6 @@ class Tree:
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
         self.generation = 0
         """How often the set of files shown has changed."""
-        self._replaced: deque[FileMeta] = deque(maxlen=_REPLACED_COUNT_MAX)
         self._waiting_bytes = sum(entry.memtable.size_bytes for entry in waiting)
         self._history: tuple[Memtable, ...] = ()
         self._history_holds: Counter[int] = Counter()
@@ -438,7 +434,7 @@ class Tree:
                     self._waiting_bytes -= oldest.memtable.size_bytes
                     self._history = (oldest.memtable, *self._history)
                     self._trim_history()
-                self._forget_replaced(before)
+                self._files.forget_replaced(before, self._shown.file_set)
         return True
 
     def _write(self, waiting: _Waiting) -> None:
@@ -471,17 +467,6 @@ class Tree:
         self.generation += file_set != self._shown.file_set
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
 
-    def _forget_replaced(self, before: FileSet) -> None:
-        """Give back the place of files that the set shown has no more. The caller has the turn of publication.
-
-        An older view opens them again, so those of some sets before are looked at too.
-        """
-        if before is self._shown.file_set:
-            return
-        kept = {file.id for file in self._shown.file_set.files()}
-        self._replaced.extend(file for file in before.files() if file.id not in kept)
-        self._files.forget_mapped(file for file in self._replaced if file.id not in kept)
-
     def poll_once(self) -> bool:
         """Show a set that another process published; False if it is the one that is shown already.
 
@@ -496,7 +481,7 @@ class Tree:
             with self.lock:
                 # Also when the files are the same: the publisher knows its sets, and what pins them, by identity.
                 self._show(file_set, waiting=self._shown.waiting)
-            self._forget_replaced(before)
+            self._files.forget_replaced(before, self._shown.file_set)
         return is_other
 
     # ---- compaction
@@ -568,7 +553,7 @@ class Tree:
                 before = self._shown.file_set
                 with self.lock:
                     self._show(file_set, waiting=self._shown.waiting)
-                self._forget_replaced(before)
+                self._files.forget_replaced(before, self._shown.file_set)
         except NotFound as error:
             self.poll_once()  # raises `Fenced` if another compactor has taken over
             self._check_outdated(shown, error)

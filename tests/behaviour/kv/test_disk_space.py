@@ -47,3 +47,35 @@ def test_files_that_were_replaced_are_not_kept(tmp_path: Path, compacts: str) ->
         assert len(list((tmp_path / "sst").iterdir())) < replaced_count
         assert len(list(db.scan())) == 300
         assert count_mapped(tmp_path) == 0
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="only Linux tells what is mapped")
+@pytest.mark.parametrize("follow_latest", [True, False])
+def test_files_that_were_replaced_are_not_kept_by_a_reader(tmp_path: Path, follow_latest: bool) -> None:
+    """A reader gives back what was collected once it shows a newer version; a scan reads its version to the end."""
+    options = kv.ReaderOptions(background=False, follow_latest=follow_latest, cache_bytes=1 << 24)  # its own cache
+    with kv.open(tmp_path, options=OPTIONS) as db:
+        for number in range(4):
+            for key in range(300):
+                db.put(b"%03d" % key, b"%d" % number * 200, await_durable=False)
+            db.flush(memtable=True)
+        with kv.open_reader(tmp_path, options=options) as reader:
+            scan = reader.scan()
+            assert next(scan) == (b"000", b"3" * 200)
+            assert reader.get(b"007") == b"3" * 200
+            db.delete(b"007")
+            db.flush(memtable=True)
+            db.compact()
+            assert reader.poll_once()
+            assert reader.get(b"007") is None
+            if not follow_latest:
+                assert len(list(scan)) == 299  # with 007: the scan has its own version
+            del scan
+            for _ in range(2):  # the first ends the checkpoint of the scan
+                db.put(b"other", b"1")
+                db.flush(memtable=True)
+                db.compact()
+                assert reader.poll_once()
+                kv.admin.collect(tmp_path, options=kv.CollectorOptions(grace=timedelta(0)))
+            assert len(list(reader.scan())) == 300
+            assert count_mapped(tmp_path) == 0
