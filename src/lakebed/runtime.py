@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
+from lakebed.errors import Unavailable
 from lakebed.exiting import join_before_exit
 
 T = TypeVar("T")
@@ -225,7 +226,14 @@ class ThreadRuntime:
     ) -> Callable[[], None]:
         """Run `function` in a daemon thread; the returned call joins it."""
         thread = threading.Thread(target=function, name=name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise Unavailable(
+                f"No thread could be started for the {name} ({error}): raise the limit of the system (ulimit -u) or of "
+                "the container.",
+                kind="no_thread",
+            ) from error
         if stop is not None:
             join_before_exit(thread, stop)
         return thread.join
@@ -234,13 +242,17 @@ class ThreadRuntime:
 def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T], *, worker_count_max: int) -> list[R]:
     """Call a function for each item and return the results in the order of the items; several run on a pool.
 
-    Raises: the first error of a call.
+    Where the system starts no thread, or too few, they run in this one. Raises: the first error of a call.
     """
     if len(items) < 2:
         return [function(item) for item in items]
+    calls = [_Call(partial(function, item)) for item in items]
     pool = runtime.pool(min(worker_count_max, len(items)))
     try:
-        return list(pool.map(function, items))
+        outcomes: Iterable[R] = (call.make() for call in calls)
+        with suppress(RuntimeError):  # no thread can be started: what waits for one is made here
+            outcomes = pool.map(_Call.make, calls)
+        return list(outcomes)
     finally:
         pool.close()
 

@@ -716,7 +716,12 @@ def _status(place: str) -> os.stat_result | None:
 
 def _give_name(hidden: str, target: str, *, create_only: bool) -> None:
     if create_only:
-        os.link(hidden, target)
+        try:
+            os.link(hidden, target)
+        except FileExistsError:
+            # A file system of a network asks again after a lost reply, and finds the name that it has just given.
+            if not os.path.samefile(hidden, target):
+                raise
         os.unlink(hidden)
     else:
         os.rename(hidden, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -9,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from lakebed.runtime import Pool, ThreadRuntime, begin_call
+from lakebed.errors import Unavailable
+from lakebed.runtime import Pool, ThreadRuntime, begin_call, map_in_pool
 
 
 @pytest.fixture
@@ -74,6 +76,36 @@ def test_one_worker_makes_calls_in_their_order(monkeypatch: pytest.MonkeyPatch, 
         next(call)
     pool.close()
     assert "".join(map(chr, made)) == "".join(map(chr, range(500)))
+
+
+@pytest.mark.parametrize("refused", [range(100), range(1, 100), range(1), range(2, 3)], ids=str)
+def test_items_are_mapped_with_as_many_threads_as_there_may_be(monkeypatch: pytest.MonkeyPatch, refused: range) -> None:
+    """Each call is made once, and its result stands where its item did; the first error is raised."""
+    start, asked, made = threading.Thread.start, itertools.count(), list[int]()
+
+    def start_some(thread: threading.Thread) -> None:
+        if next(asked) in refused:
+            refuse()
+        start(thread)
+
+    def square(number: int) -> int:
+        made.append(number)
+        if number < 0:
+            raise ValueError(number)
+        return number * number
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    assert map_in_pool(ThreadRuntime(), square, range(20), worker_count_max=4) == [n * n for n in range(20)]
+    assert sorted(made) == [*range(20)]
+    with pytest.raises(ValueError, match="-1"):
+        map_in_pool(ThreadRuntime(), square, [1, -1, -2], worker_count_max=4)
+
+
+def test_a_thread_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs one says which, and what limits it."""
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(Unavailable, match=r"reader of x.*ulimit -u"):
+        ThreadRuntime().spawn(lambda: None, name="reader of x")
 
 
 def test_an_error_is_raised_where_its_result_would_be(pool: Pool) -> None:

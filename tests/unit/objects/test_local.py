@@ -419,6 +419,27 @@ def test_a_file_system_without_nameless_files_is_served(tmp_path: Path, monkeypa
     assert bytes(other.get("a/b")) == b"1"
 
 
+def test_a_name_whose_reply_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system of a network that names a file twice, as after a lost reply, refuses no put that has succeeded."""
+    store = open_store(tmp_path, limits=StoreLimits(upload_part_bytes=UPLOAD_PART_BYTES_MIN))
+    store._driver._nameless = False
+    real = os.link
+
+    def link_twice(source: Any, target: Any, **settings: Any) -> None:
+        real(source, target, **settings)
+        real(source, target, **settings)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    upload = store.begin_put("a/b")
+    upload.write(memoryview(b"1"))
+    upload.finish()
+    store.put("a/c", b"2", create_only=True)
+    with pytest.raises(AlreadyExists):
+        store.put("a/c", b"2", create_only=True)
+    assert sorted(os.listdir(tmp_path / "a")) == ["b", "c"]
+    assert [bytes(store.get(path)) for path in ("a/b", "a/c")] == [b"1", b"2"]
+
+
 def test_leftovers_of_a_crash_are_hidden(tmp_path: Path) -> None:
     """A hidden file that a crash left is not listed, and its kind of name is refused."""
     (tmp_path / ".lakebed-0123456789abcdef.tmp").write_bytes(b"half")
