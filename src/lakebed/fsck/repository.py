@@ -28,8 +28,8 @@ from typing import Final, TypeVar
 from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.fsck.model import Findings
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
 from lakebed.repo.committed.content_hash import range_hash

@@ -25,7 +25,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.wal import WalEntry, WalLog
 from lakebed.kv.wal_record import WalRecord
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of, numbers_of
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind
 
@@ -93,7 +93,7 @@ def fill(table: Memtable, rows: pa.RecordBatch) -> None:
     table.extend(
         keys_of(keys),
         keys_of(values),
-        kinds.to_pylist() if (kinds.to_numpy() != int(Kind.PUT)).any() else None,
+        kinds.to_pylist() if (numbers_of(kinds) != int(Kind.PUT)).any() else None,
         None if expires.null_count == len(expires) else expires.to_pylist(),
     )
 

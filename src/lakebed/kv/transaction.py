@@ -30,6 +30,7 @@ from lakebed.kv.batch import check_batch_size, lifetime_ms
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.kv.read_core import FixedView, ReadVerbs
 from lakebed.kv.writer import WriterCore
+from lakebed.lsm.columns import column_of
 from lakebed.lsm.model import Kind, check_key, check_value
 from lakebed.lsm.view import Ends
 
@@ -300,9 +301,7 @@ def _batch_rows(rows: Iterator[tuple[bytes, bytes]], schema: pa.Schema) -> Itera
 
     def batch() -> pa.RecordBatch:
         columns = {"key": keys, "value": values}
-        return pa.RecordBatch.from_arrays(
-            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
-        )
+        return pa.RecordBatch.from_arrays([column_of(columns[field.name]) for field in schema], schema=schema)
 
     for key, value in rows:
         keys.append(key)

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.lsm.columns import flags_of, mask_of, numbers_of
 from lakebed.lsm.key_batch import WORD_BYTES, KeyBatch, count_common, cut, words_at
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
@@ -54,7 +54,6 @@ _FEW_KEYS: Final = 16
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
 _NOTHING: Final = memoryview(b"")
-_INT64, _BOOL = pa.int64(), pa.bool_()
 _new_row: Final = tuple.__new__
 
 
@@ -321,7 +320,7 @@ class Block:
             offsets = (np.asarray(offsets[first : last + 1]) - start).data
         ends = b""
         if not self.flags & (PLAIN | TOMBSTONES_ONLY) and batch.column(4).null_count < last - first:
-            ends = np.asarray(batch.column(4).is_valid()).tobytes()
+            ends = flags_of(batch.column(4).is_valid()).tobytes()
         self._point = point = _Point(
             range(last - first),
             text,
@@ -349,49 +348,6 @@ def _make_words(point: _Point) -> tuple[int, npt.NDArray[np.uint64]]:
 def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
     """Where each element of an array that is not empty begins in its data buffer, and where the last ends: a view."""
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-
-
-def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The elements of a column of integers without nulls: a view, of several chunks a copy.
-
-    Arrow's own ways to numpy and back load pandas where that is installed: half a second and 50 MB the first time. A
-    process that only reads and scans does without.
-    """
-    if isinstance(column, pa.ChunkedArray):
-        chunks = [numbers_of(chunk) for chunk in column.chunks]
-        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-    kind, count = np.dtype(str(column.type)), len(column)
-    return (
-        np.frombuffer(column.buffers()[1], kind, count, kind.itemsize * column.offset) if count else np.empty(0, kind)
-    )
-
-
-def indices_of(places: npt.NDArray[np.int64]) -> pa.Int64Array:
-    """Numbers of rows, for Arrow to take these. As `numbers_of`, without pandas."""
-    return pa.Array.from_buffers(_INT64, len(places), [None, pa.py_buffer(np.ascontiguousarray(places))])
-
-
-def mask_of(is_kept: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Which rows are kept, for Arrow to filter. As `numbers_of`, without pandas."""
-    return pa.Array.from_buffers(_BOOL, len(is_kept), [None, pa.py_buffer(np.packbits(is_kept, bitorder="little"))])
-
-
-def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Of each element of a column without nulls whether it differs from the one before, as the first does."""
-    changes = np.ones(len(column), np.bool_)
-    at = 1
-    for part in pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)).chunks if len(column) > 1 else ():
-        if len(part):
-            bits = np.unpackbits(np.frombuffer(part.buffers()[1], np.uint8), bitorder="little")
-            changes[at : at + len(part)] = bits[part.offset : part.offset + len(part)]
-            at += len(part)
-    return changes
-
-
-def keys_of(array: pa.BinaryArray) -> list[bytes]:
-    """The elements of an array without nulls, as Python bytes; about 35 ns each, where `to_pylist` takes 600."""
-    keys: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
-    return keys
 
 
 def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:

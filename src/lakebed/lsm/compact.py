@@ -29,7 +29,7 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lakebed.lsm.block import mark_changes
+from lakebed.lsm.columns import mark_changes
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT, choose_run_bytes
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore

@@ -21,16 +21,8 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import InternalError
-from lakebed.lsm.block import (
-    CODEC_NUMBERS,
-    CONTINUES,
-    NOT_COMPRESSED,
-    PLAIN,
-    TOMBSTONES_ONLY,
-    Compression,
-    numbers_of,
-    offsets_of,
-)
+from lakebed.lsm.block import CODEC_NUMBERS, CONTINUES, NOT_COMPRESSED, PLAIN, TOMBSTONES_ONLY, Compression, offsets_of
+from lakebed.lsm.columns import flags_of, numbers_of
 from lakebed.lsm.filter import BITS_PER_KEY, build_filter, hash_key_column
 from lakebed.lsm.format import INDEX_SCHEMA, PageColumns, encode_tail
 from lakebed.lsm.key_batch import count_common, cut, words_of
@@ -441,7 +433,7 @@ class _Index:
         np.equal(hashes[1:], hashes[:-1], out=repeats[1:])
         special = (kinds != Kind.PUT) | repeats
         if batch.column(4).null_count < batch.num_rows:
-            special |= np.asarray(batch.column(4).is_valid())
+            special |= flags_of(batch.column(4).is_valid())
         plain = ~np.logical_or.reduceat(special, starts)
         tombstones_only = np.logical_and.reduceat(kinds == Kind.DELETE, starts)
         continues = repeats[starts]
@@ -473,7 +465,7 @@ class _Index:
         buffers = [None, pa.py_buffer(key_offsets), pa.py_buffer(b"".join(self.first_keys))]
         arrays = [pa.Array.from_buffers(pa.binary(), count, buffers, 0)]
         for column, field in zip(columns, list(INDEX_SCHEMA)[1:], strict=True):
-            # Arrow's own way from lists loads pandas, as `numbers_of` says.
+            # Arrow's own way from lists loads pandas, as `lakebed.lsm.columns` says.
             numbers = pa.py_buffer(np.array(column, np.dtype(str(field.type))))
             arrays.append(pa.Array.from_buffers(field.type, count, [None, numbers], 0))
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)

@@ -21,6 +21,8 @@ import pyarrow as pa
 from typing_extensions import Buffer
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
+from lakebed.lsm.columns import keys_of
+
 BITS_PER_KEY: Final = 12
 """Of files as written by default. Ten let pass more than twice as many absent keys, each of which reads a page."""
 
@@ -86,7 +88,7 @@ def hash_key_column(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
     elif count and shortest > _SHORT_BYTES_MAX and longest <= _LONG_BYTES_MAX:
         hash_some = _hash_long
     else:
-        return hash_keys(keys.to_numpy(zero_copy_only=False).tolist())
+        return hash_keys(keys_of(keys))
     content = keys.buffers()[2]
     words = np.ndarray((content.size - 7,), "<u8", content, strides=(1,))
     hashes = np.empty(count, np.uint64)

@@ -44,10 +44,10 @@ from lakebed.lsm.block import (
     BlockEntry,
     damage_error,
     decode_block,
-    numbers_of,
     offsets_of,
     unknown_codec_error,
 )
+from lakebed.lsm.columns import numbers_of
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
 from lakebed.lsm.key_batch import KeyBatch, count_common, cut, words_of
 from lakebed.lsm.model import FileMeta

@@ -17,14 +17,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InternalError
-from lakebed.lsm.block import indices_of, mask_of, numbers_of
+from lakebed.lsm.columns import column_of, ends_of, indices_of, mask_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
@@ -305,7 +305,7 @@ class Memtable:
         """
         keys = self.keys[start:end]
         count = len(keys)
-        values: Sequence[bytes | None] = self.values[start:end]
+        values = self.values[start:end]
         kinds = np.zeros(count, np.uint8)
         expires = pa.nulls(count, pa.int64())
         if None in values:
@@ -319,18 +319,10 @@ class Memtable:
                 for position, (kind, expires_at_ms) in special_rows:
                     kinds[position - start] = kind
                     ends[position - start] = expires_at_ms
-                expires = pa.array(ends, pa.int64())
+                expires = _column_of_ends(ends)
         first = self.first_sequence + start
-        columns = [
-            pa.array(keys, pa.binary()),
-            pa.array(np.arange(first, first + count, dtype=np.uint64)),
-            pa.array(kinds),
-            pa.array(values, pa.binary()),
-            expires,
-        ]
-        if not all(isinstance(column, pa.Array) for column in columns):
-            raise InternalError("more rows were asked for than one batch can hold")
-        return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+        sequences = np.arange(first, first + count, dtype=np.uint64)
+        return _form_batch(keys, sequences, kinds, cast("list[bytes]", values), expires)
 
     def _special_within(self, start: int, end: int) -> list[tuple[int, tuple[int, int | None]]]:
         """Entries of `special` for rows [start, end); looked up from the smaller side."""
@@ -513,7 +505,28 @@ def _has(keys: Sequence[bytes], key: bytes) -> bool:
 
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
     """A few rows as a batch of `ROW_SCHEMA`, in their order."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(ROW_SCHEMA)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)], schema=ROW_SCHEMA
-    )
+    if not rows:
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in ROW_SCHEMA], schema=ROW_SCHEMA)
+    keys, sequences, kinds, values, ends = zip(*rows, strict=True)
+    return _form_batch(keys, np.array(sequences, np.uint64), np.array(kinds, np.uint8), values, _column_of_ends(ends))
+
+
+def _form_batch(
+    keys: Sequence[bytes],
+    sequences: npt.NDArray[np.uint64],
+    kinds: npt.NDArray[np.uint8],
+    values: Sequence[bytes],
+    ends: pa.Int64Array,
+) -> pa.RecordBatch:
+    """Columns of `ROW_SCHEMA` as a batch, without pandas, as `lakebed.lsm.columns` says."""
+    numbers = [
+        pa.Array.from_buffers(field.type, len(keys), [None, pa.py_buffer(column)])
+        for field, column in ((ROW_SCHEMA.field(1), sequences), (ROW_SCHEMA.field(2), kinds))
+    ]
+    columns = [column_of(keys), *numbers, column_of(values), ends]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def _column_of_ends(ends_ms: Sequence[int | None]) -> pa.Int64Array:
+    is_valid = np.array([end is not None for end in ends_ms], np.bool_)
+    return ends_of([end or 0 for end in ends_ms], is_valid)

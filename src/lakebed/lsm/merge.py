@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from lakebed.lsm.block import indices_of
+from lakebed.lsm.columns import indices_of
 from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.lsm.sort import KeyColumn, sort_rows
 

@@ -24,7 +24,8 @@ from typing_extensions import Buffer
 from xxhash import xxh32_intdigest
 
 import lakebed.compute as pc
-from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, indices_of, numbers_of, offsets_of
+from lakebed.lsm.block import CODEC_NUMBERS, CODECS, NOT_COMPRESSED, Compression, offsets_of
+from lakebed.lsm.columns import ends_of, flags_of, indices_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
@@ -81,7 +82,7 @@ _ZEROS: Final = pa.py_buffer(bytes(128 << 10))
 _BINARY, _LARGE_BINARY, _UINT8, _UINT64, _INT64 = pa.binary(), pa.large_binary(), pa.uint8(), pa.uint64(), pa.int64()
 _NO_BYTES: Final = pa.py_buffer(b"")
 _NOTHING: Final = pa.Array.from_buffers(_LARGE_BINARY, 1, [None, _ZEROS, _ZEROS])[0]
-"""No bytes. Arrow's own way from Python to a scalar loads pandas, as `numbers_of` of blocks says."""
+"""No bytes. Arrow's own way from Python to a scalar loads pandas, as `lakebed.lsm.columns` says."""
 _OFFSET_MAX: Final = (1 << 31) - 1
 """Of Arrow's binary columns."""
 _new_row: Final = tuple.__new__
@@ -132,8 +133,8 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
     heads["flags"] = is_wide * _IS_WIDE + np.logical_or.reduceat(kinds != _PUT, starts) * _HAS_KINDS
     has_ends = batch.column(4).null_count < count
     if has_ends:
-        is_valid = np.asarray(batch.column(4).is_valid())
-        ends_ms = np.asarray(batch.column(4).fill_null(0), np.dtype("<i8"))
+        is_valid = flags_of(batch.column(4).is_valid())
+        ends_ms = np.where(is_valid, numbers_of(batch.column(4)), 0).astype("<i8")
         heads["flags"] += np.logical_or.reduceat(is_valid, starts).astype(np.uint32) * _HAS_ENDS
     rows = np.empty(count, _NARROW if not is_wide.any() else _WIDE)
     rows["key"] = key_offsets[:-1] - np.repeat(key_offsets[starts], sizes)
@@ -732,4 +733,4 @@ def _ends(pages: Sequence[bytes], flags: Sequence[int], counts: Sequence[int], k
     ]
     ends_ms = b"".join([part[: 8 * count] for part, count in zip(parts, counts, strict=True)])
     is_valid = b"".join([part[8 * count :] for part, count in zip(parts, counts, strict=True)])
-    return pa.array(np.frombuffer(ends_ms, "<i8"), mask=np.frombuffer(is_valid, np.uint8) == 0)
+    return ends_of(np.frombuffer(ends_ms, "<i8"), np.frombuffer(is_valid, np.bool_))

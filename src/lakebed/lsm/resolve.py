@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
-from lakebed.lsm.block import indices_of, mark_changes, mask_of, numbers_of
+from lakebed.lsm.columns import flags_of, indices_of, mark_changes, mask_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, VALUE_BYTES_MAX, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 
@@ -94,7 +94,8 @@ class _Columns:
         expires = self.table.column("expires_at_ms")
         if expires.null_count == len(expires):
             return None
-        return cast(Mask, pc.fill_null(pc.less_equal(expires, now_ms), False).to_numpy())
+        may_end = flags_of(pc.is_valid(expires))
+        return may_end & (numbers_of(expires) <= now_ms)
 
 
 def _without_repeats(columns: _Columns) -> _Columns:
@@ -130,7 +131,7 @@ def visible(
     Cost: about 0.03 us a row; a key whose newest row is an operand some microseconds.
     """
     if sequence is not None and window.num_rows and cast(int, pc.max(window.column("sequence")).as_py()) > sequence:
-        window = window.filter(pc.less_equal(window.column("sequence"), pa.scalar(sequence, pa.uint64())))
+        window = window.filter(mask_of(numbers_of(window.column("sequence")) <= np.uint64(sequence)))
     if not window.num_rows:
         return window.select(list(columns))
     rows = _Columns(window)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.lsm.block import numbers_of
+from lakebed.lsm.columns import numbers_of
 
 Indices = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.clock import Clock
-from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import Entry, RowCache
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.file_reader import (
     AHEAD_BYTES_DEFAULT,
     FEW_ABSENT,

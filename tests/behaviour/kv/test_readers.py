@@ -485,3 +485,35 @@ def test_reading_files_loads_no_pandas(tmp_path: Path) -> None:
         "    assert 'pandas' not in sys.modules\n"
     )
     run_script(script)
+
+
+def test_writing_files_loads_no_pandas(tmp_path: Path) -> None:
+    """Nor do writes, values that end, deletions, transactions, flushes, compactions, and opening with a log to read."""
+    script = (
+        "import sys\n"
+        "from datetime import timedelta\n"
+        "from lakebed import kv\n"
+        "options = kv.DatabaseOptions(background=False, l0_compaction_count=2)\n"
+        f"with kv.open({str(tmp_path)!r}, options=options) as db:\n"
+        "    for number in range(4):\n"
+        "        batch = kv.WriteBatch()\n"
+        "        batch.put_many([b'%d' % key for key in range(2000)], [b'%d' % number] * 2000)\n"
+        "        batch.put(b'longer than others are, by far and away', b'', ttl=timedelta(days=1))\n"
+        "        batch.put(b'%08d' % number, b'x', ttl=timedelta(milliseconds=1))\n"
+        "        batch.delete(b'%d' % number)\n"
+        "        db.write(batch)\n"
+        "        db.flush(memtable=True)\n"
+        "    db.compact()\n"
+        "    db.put(b'a', b'1', ttl=timedelta(days=1))\n"
+        "    with db.snapshot() as before, db.transaction() as transaction:\n"
+        "        transaction.put(b'b', b'2')\n"
+        "        transaction.delete(b'5')\n"
+        "        assert transaction.scan_arrow(b'1').read_all().num_rows == 1997 + 3\n"
+        "        transaction.commit()\n"
+        "        assert len(list(before.scan(b'1'))) == 1998 + 2\n"
+        f"with kv.open({str(tmp_path)!r}, options=options) as db:\n"
+        "    assert len(list(db.scan(b'1'))) == 1997 + 3\n"
+        "    assert len(list(db.scan(b'7', limit=3))) == 3\n"
+        "    assert 'pandas' not in sys.modules\n"
+    )
+    run_script(script)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidRequest
-from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.filter import hash_keys

@@ -19,8 +19,8 @@ from xxhash import xxh3_64_hexdigest
 
 from lakebed.errors import Corruption, NotFound, Unavailable
 from lakebed.lsm import compact
-from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.compact import run_compaction
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.file_writer import FileOptions

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.columns import keys_of
 from lakebed.objects import open_store
 from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed

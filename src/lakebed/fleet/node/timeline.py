@@ -30,7 +30,7 @@ from lakebed.fleet.model import LogMark, Policy, TimelineIndex
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.publisher import GrantedPublisher
 from lakebed.key_value.port import PAIR_SCHEMA
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.committed.range_writer import MetarangeWriter
 from lakebed.repo.committed.segment_rows import rows_of_segments

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption, NotFound
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.filter import hash_keys
 from lakebed.repo.committed.range_files import RangeFiles, missing
 from lakebed.repo.model.layout import metarange_path, range_path

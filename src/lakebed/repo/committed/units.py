@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.segments import Segment

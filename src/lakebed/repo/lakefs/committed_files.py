@@ -14,7 +14,7 @@ from typing import Final, Literal
 from typing_extensions import Buffer
 
 from lakebed.errors import NotFound
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.repo.committed.metarange import decode_range_meta
 from lakebed.repo.committed.range_files import rows_of_file
 from lakebed.repo.committed.store import EMPTY_METARANGE

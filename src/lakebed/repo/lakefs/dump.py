@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import NotFound
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ObjectStore
 from lakebed.repo.lakefs.messages import (
     FULL,

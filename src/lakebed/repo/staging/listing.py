@@ -22,7 +22,8 @@ import lakebed.compute as pc
 from lakebed.decoding import msgpack_decoder
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from lakebed.lsm.block import keys_of, offsets_of
+from lakebed.lsm.block import offsets_of
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model.entry import IDENTITY_BYTES, decode_entry
 from lakebed.repo.model.model import Entry

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.block import keys_of
+from lakebed.lsm.columns import keys_of
 from lakebed.lsm.merge import last_key
 from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange

@@ -1,0 +1,100 @@
+"""Columns of Arrow from and to numpy and Python.
+
+Arrow's own ways (`pa.array`, `pa.scalar`, `to_numpy`) load pandas where that is installed: half a second and 50 MB the
+first time. These do without, so a process that opens, reads and writes databases does too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import InternalError
+
+_INT64, _BOOL, _BINARY = pa.int64(), pa.bool_(), pa.binary()
+_COLUMN_BYTES_MAX: Final = (1 << 31) - 1
+
+
+def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The elements of a column of integers without nulls: a view, of several chunks a copy.
+
+    Cost: nothing.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [numbers_of(chunk) for chunk in column.chunks]
+        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    kind, count = np.dtype(str(column.type)), len(column)
+    return (
+        np.frombuffer(column.buffers()[1], kind, count, kind.itemsize * column.offset) if count else np.empty(0, kind)
+    )
+
+
+def indices_of(places: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """Numbers of rows, for Arrow to take these."""
+    return pa.Array.from_buffers(_INT64, len(places), [None, pa.py_buffer(np.ascontiguousarray(places))])
+
+
+def mask_of(is_kept: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Which rows are kept, for Arrow to filter."""
+    return pa.Array.from_buffers(_BOOL, len(is_kept), [None, pa.py_buffer(np.packbits(is_kept, bitorder="little"))])
+
+
+def ends_of(ends_ms: Sequence[int] | npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> pa.Int64Array:
+    """When rows end, as a column; None where `is_valid` says no."""
+    bits = np.packbits(is_valid, bitorder="little")
+    ends = np.ascontiguousarray(ends_ms, np.int64)
+    return pa.Array.from_buffers(_INT64, len(is_valid), [pa.py_buffer(bits), pa.py_buffer(ends)])
+
+
+def column_of(items: Sequence[bytes]) -> pa.BinaryArray:
+    """Keys or values as a column. Raises `InternalError` for more than 2 GiB.
+
+    Cost: about 0.03 us each.
+    """
+    body, count = b"".join(items), len(items)
+    if len(body) > _COLUMN_BYTES_MAX:
+        raise InternalError("more rows were asked for than one batch can hold")
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, items), np.int32, count), out=offsets[1:])
+    return pa.Array.from_buffers(_BINARY, count, [None, pa.py_buffer(offsets), pa.py_buffer(body)])
+
+
+def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Of each element of a column without nulls whether it differs from the one before, as the first does."""
+    if len(column) < 2:
+        return np.ones(len(column), np.bool_)
+    changes = flags_of(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
+    return np.concatenate([[True], changes])
+
+
+def flags_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """The elements of a column of booleans without nulls."""
+    flags = np.empty(len(column), np.bool_)
+    at = 0
+    for part in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if len(part):
+            bits = np.unpackbits(np.frombuffer(part.buffers()[1], np.uint8), bitorder="little")
+            flags[at : at + len(part)] = bits[part.offset : part.offset + len(part)]
+            at += len(part)
+    return flags
+
+
+def keys_of(array: pa.BinaryArray) -> list[bytes]:
+    """The elements of an array without nulls, as Python bytes; about 60 ns each, where `to_pylist` takes 600.
+
+    Arrow's way by numpy takes 15 ns, but loads pandas: it is taken where that is loaded already.
+    """
+    if "pandas" in sys.modules:
+        keys: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
+        return keys
+    _, offsets, content = array.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset).tolist() if len(array) else []
+    text = memoryview(content or b"")[ends[0] : ends[-1]].tobytes() if ends else b""
+    return [text[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)]
