@@ -81,6 +81,37 @@ def test_a_stream_that_begins_with_an_empty_version_misses_nothing(kind: str, ch
         assert drain(table, following, end, limits) == (end, [])
 
 
+@pytest.mark.parametrize("producer", ["none", "input", "full-compaction"])
+def test_a_first_snapshot_that_overwrites_is_all_new(producer: str) -> None:
+    """A stream that began before the table had a snapshot reads it, whether changes are logged or not."""
+    table = make(f"first-{producer}", keyed=True, **{"changelog-producer": producer})
+    following = stream(table, changes=True)
+    start = following.first()
+    table.overwrite(rows([1, 2], 1))
+    table.compact(full=True)
+    _, batches = drain(table, following, start, Limits())
+    told = sorted((row["id"], row["v"], row["_row_kind"]) for batch in batches for row in batch)
+    assert told == [(1, 1, "+I"), (2, 1, "+I")]
+
+
+@pytest.mark.parametrize("engine", ["first-row", "deduplicate"])
+def test_numbers_that_begin_again_after_a_compaction_hide_no_row(engine: str) -> None:
+    """Of a key that is written again with a number that was used before, the row that the table has is read."""
+    options = {"merge-engine": engine, "bucket": "1"} | ({} if engine == "first-row" else {"sequence.field": "v"})
+    table = make(f"again-{engine}", keyed=True, **options)
+    table.upsert(rows([1], 1))
+    following = stream(table, changes=True)
+    offset, _ = drain(table, following, following.first(), Limits())
+    table.upsert(rows([2], 7))
+    for _ in range(3):
+        table.upsert(rows([2], 3))  # loses, and has the greatest number until it is compacted away
+    table.compact(full=True)
+    table.upsert(rows([2], 2))
+    assert sorted(map(tuple, (row.values() for row in table.read().to_pylist()))) == [(1, 1), (2, 7)]
+    _, batches = drain(table, following, offset, Limits())
+    assert [(row["id"], row["v"]) for batch in batches for row in batch] == [(2, 7)]
+
+
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))]
 
 

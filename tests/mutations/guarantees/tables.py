@@ -16,7 +16,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.branch import discard
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.snapshots import SnapshotLog
-from lakebed.table.changes import incremental, stream
+from lakebed.table.changes import change_units, incremental, stream
 from lakebed.table.codec import comparable, manifest, roaring
 from lakebed.table.codec.manifest import DecodedList
 from lakebed.table.commit import commit, conflicts, index_after, late_rows, prepared, presence, vector_update
@@ -455,6 +455,11 @@ GUARANTEES = [
         "A stream that begins with an empty version reads what is written before its first batch.",
         always(stream.TableStream.plan, lambda it: it.num_rows),
         "behaviour/table/test_stream.py::test_a_stream_that_begins_with_an_empty_version_misses_nothing",
+    ),
+    Guarantee(
+        "Rows of a key that were written with numbers that begin again hide none that the table has.",
+        answer(change_units.Written.rows, change_units._newest_of, lambda original, written, plan: iter(written[-1])),
+        "behaviour/table/test_stream.py::test_numbers_that_begin_again_after_a_compaction_hide_no_row",
     ),
     Guarantee(
         "An update does not cut off a part of a value without a word.",

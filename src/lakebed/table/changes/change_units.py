@@ -92,8 +92,9 @@ class Written:
     """Rows that some snapshots wrote to a bucket of a primary-key table: one a key, ``+I``, ``+U`` or ``-D``."""
 
     generations: tuple[Split, ...]
-    """Oldest first. A bucket that was emptied numbers its rows from 0 again: that begins a generation, whose rows are
-    newer than all of those before."""
+    """Oldest first. A bucket that was emptied numbers its rows from 0 again, and one whose newest rows a compaction
+    took away from the number after those that are left: that begins a generation, whose rows are newer than all before.
+    """
     at_end: tuple[Split, ...] = ()
     """Sections of the bucket after these snapshots: a written row that lost to one of theirs is left out."""
 
@@ -105,11 +106,12 @@ class Written:
     def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
         """See `ChangeUnit`. Memory: windows; of several generations all rows."""
         schema = kind_schema(plan.schema)
-        windows = _merge_files(store, self.generations[0], plan)
-        if len(self.generations) > 1:
-            windows = _newest_of([list(_merge_files(store, split, plan)) for split in self.generations], plan)
+        parts = [_merge_files(store, split, plan) for split in self.generations]
         if self.at_end:
-            windows = _without_outdated(store, windows, self.at_end, plan)
+            # Each by itself: where a compaction took away the rows with the greatest numbers, numbers begin again too,
+            # and the row of a key that the table has may be of the older generation.
+            parts = [_without_outdated(store, part, self.at_end, plan) for part in parts]
+        windows = parts[0] if len(parts) == 1 else _newest_of([list(part) for part in parts], plan)
         for window in windows:
             yield _with_kinds(window, schema)
 

@@ -263,7 +263,6 @@ class TableStream:
                 deltas.append(part)  # else the version was empty, and the batch goes on behind it
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
-                assert step.before is not None
                 differing, plan = plan_replaced(
                     self._branch, step.before, step.snapshot, schema_id=self._schema.id, told_by=self._producer
                 )
