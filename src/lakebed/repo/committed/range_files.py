@@ -205,7 +205,10 @@ def rows_of_file(body: memoryview, *, path: str) -> list[pa.RecordBatch]:
 
 
 def _batches_of(body: memoryview, file: FileMeta, *, path: str) -> list[pa.RecordBatch]:
+    """The rows of a file, in as few batches as its version allows: steps are paid a batch."""
     tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
+    if tail.pages is not None:
+        return [decode_blocks(tail, 0, tail.block_count, body[: file.tail_offset], path=path).batch]
     return [
         decode_blocks(tail, number, number + 1, body[entry.offset : entry.offset + entry.length], path=path).batch
         for number, entry in enumerate(tail.entries(0, tail.block_count))
