@@ -390,19 +390,24 @@ import os, signal, sys
 class Interrupter:
     def find_spec(self, name, path, target=None):
         if name == "lakebed.cli.parser":
-            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt as interruption:
+                if sys.argv[1:] == ["wrapped"]:
+                    raise RuntimeError("Error calling __set_name__") from interruption
+                raise
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupter())
-sys.argv = ["lakebed", "version"]
 import runpy
 runpy.run_module("lakebed.cli", run_name="__main__")
 """
 
 
-def test_an_interruption_while_the_command_line_is_loaded_is_a_line() -> None:
+@pytest.mark.parametrize("how", ["plain", "wrapped"])
+def test_an_interruption_while_the_command_line_is_loaded_is_a_line(how: str) -> None:
     """A command that is interrupted before it has begun ends as any other: a line, its own code, no traceback."""
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING], capture_output=True, text=True, check=False
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING, how], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (exits.INTERRUPTED, "", "\nlakebed: interrupted.\n")

@@ -14,7 +14,10 @@ def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code; see `lakebed.cli.main`."""
     try:
         load("lakebed.cli.main").main()
-    except KeyboardInterrupt:
+    except BaseException as ended:
+        # Python 3.11 wraps an interruption where a class is being made.
+        if not isinstance(ended, KeyboardInterrupt) and not isinstance(ended.__cause__, KeyboardInterrupt):
+            raise
         with suppress(OSError):  # standard error is closed
             os.write(2, b"\nlakebed: interrupted.\n")
         sys.exit(INTERRUPTED)
