@@ -26,6 +26,14 @@ def test_ls(cli: Cli, lake: str) -> None:
     assert "flights" in cli("ls", lake).out
 
 
+def test_ls_counts_the_pins_that_pins_lists(cli: Cli, lake: str) -> None:
+    """Tags and branches of a table alike."""
+    assert cli("table", "branch", lake, "flights", "dev").code == exits.OK
+    listed = [pin["name"] for pin in cli("pins", lake, "flights", "--json").json]
+    (flights,) = [store for store in cli("ls", lake, "--json").json if store["name"] == "flights"]
+    assert ("dev" in listed, flights["pins"]) == (True, len(listed))
+
+
 def test_ls_of_an_unreadable_table(cli: Cli, lake: str) -> None:
     """A broken table is listed as such, the others are listed whole, and the exit code says it."""
     (Path(lake) / "db.db" / "events" / "snapshot" / "snapshot-1").write_text("{broken")

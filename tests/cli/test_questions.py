@@ -14,12 +14,17 @@ import lakebed
 from lakebed.cli import exits
 
 
-def at_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
+def at_a_terminal(answer: str, *arguments: str, columns: int = 200) -> tuple[int, str]:
     """Run a command at a terminal where a person types `answer`; exit code and what the terminal showed."""
+    environment = {**os.environ, "COLUMNS": str(columns)}
     person, terminal = pty.openpty()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakebed.cli", *arguments], stdin=terminal, stdout=subprocess.PIPE, stderr=terminal
+            [sys.executable, "-m", "lakebed.cli", *arguments],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            env=environment,
         )
         os.write(person, f"{answer}\n".encode())
         assert process.stdout is not None
@@ -41,6 +46,15 @@ def test_a_person_is_asked(lake: str, answer: str, code: int) -> None:
     assert "[y/N]" in shown
     kept = [tag.name for tag in lakebed.open(lake).table("flights").tags()]
     assert kept == ([] if code == exits.OK else ["jan"])
+
+
+def test_a_question_fits_the_terminal(lake: str) -> None:
+    """It wraps at words, as all sentences do."""
+    ended, shown = at_a_terminal("n", "table", "delete", lake, "flights", "--where", "id > 1 AND id < 4", columns=30)
+    question, _, _ = shown.partition(" Nothing")
+    assert ended == exits.DECLINED
+    assert max(map(len, question.splitlines())) <= 30
+    assert " ".join(question.split()).endswith("where id > 1 AND id < 4? [y/N]")
 
 
 def test_yes_is_not_asked(lake: str) -> None:

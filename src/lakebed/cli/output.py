@@ -240,7 +240,7 @@ def ask(question: str | Callable[[], str], *, yes: bool, json: bool) -> None:
     """
     if yes or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    sys.stderr.write(f"{question if isinstance(question, str) else question()} [y/N] ")
+    sys.stderr.write(_wrap(f"{question if isinstance(question, str) else question()} [y/N]", sys.stderr) + " ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         say("Nothing was changed.")

@@ -32,7 +32,8 @@ class StoreSummary:
     size_bytes: int
     """Of the files that the newest version needs, including files in other stores."""
     pin_count: int
-    """Explicit pins: tags; branches of a repository, pins and branches of a tenant; checkpoints of users and clones."""
+    """Explicit pins: tags and branches, but a repository's default one; pins of a tenant; checkpoints of users and
+    clones."""
     problem: str | None = None
     """Why the store could not be read, in one sentence; the numbers are then zero."""
     row_count_is_exact: bool = True

@@ -10,6 +10,7 @@ from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores, list_dropped_tables
 from lakebed.reclaim.model import CollectionReport, Explanation, Pin, Version
+from lakebed.table.branch.branch_folder import branch_names
 from lakebed.table.table import Table
 
 _NOT_COLLECTABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
@@ -35,10 +36,10 @@ class TableAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary:
-        """Cost: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached; keys of small files to be merged."""
+        """Cost: 4 LIST + 2 GET, 1 LIST a branch, 1 GET a manifest that is not cached; keys of small files."""
         table = lake.table(name)
         newest = table.latest()
-        pin_count = len(table.tags())
+        pin_count = len(table.tags()) + len(branch_names(table.store))
         if newest is None:
             return StoreSummary("table", name, None, None, 0, 0, pin_count)
         size_bytes = int(table.context.manifests.live_entries(newest).column("file_size").to_numpy().sum())
