@@ -18,6 +18,7 @@ from lakebed.table.branch.manifest_reader import PROCESS_CACHE
 from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
 from lakebed.testing import Between, Call, StoreWrapper
+from worlds.errors import raises
 from worlds.meanwhile import Meanwhile
 
 R = TypeVar("R")
@@ -221,3 +222,16 @@ def test_rows_written_before_the_table_was_created_again_are_refused() -> None:
     assert keys_of(lake.table("t")) == [100]
     table.append(rows(3))
     assert keys_of(lake.table("t")) == [3, 100]
+
+
+def test_a_dropped_table_is_not_taken_for_an_empty_one() -> None:
+    """What needs a version of a dropped table says that it was dropped, not that nothing was ever written."""
+    lake = lakebed.open(f"memory://{uuid.uuid4()}")
+    table = lake.create_table("t", pa.schema([("id", pa.int64())]))
+    for verb in (lambda: table.create_tag("a"), lambda: table.create_branch("b"), lambda: table.read(timestamp_ms=1)):
+        with raises(NotFound, "table_empty"):
+            verb()
+    lake.drop_table("t")
+    for verb in (lambda: table.create_tag("a"), lambda: table.create_branch("b"), lambda: table.read(timestamp_ms=1)):
+        with raises(NotFound, "table_not_found", match="it was dropped"):
+            verb()

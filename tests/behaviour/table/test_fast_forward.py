@@ -323,7 +323,9 @@ def test_a_version_that_expires_meanwhile_is_refused(table: Table) -> None:
 
 
 def test_what_cannot_be_published_is_refused(table: Table) -> None:
-    """A missing branch, a branch of another client, and a branch in place of the table."""
+    """A missing branch, a branch of another client, main itself, and a branch in place of the table."""
+    with pytest.raises(InvalidRequest, match="name the one whose state it gets"):
+        table.fast_forward("main")
     with pytest.raises(NotFound, match="no branch 'nope'"):
         table.fast_forward("nope")
     trial = table.create_branch("trial")

@@ -59,7 +59,7 @@ def resolve(branch: TableBranch, *, version: int | str | None = None, timestamp:
         return at_version(branch, version)
     newest = branch.snapshots.latest()
     if newest is None:
-        raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
+        raise _without_snapshots(branch)
     return Resolved(newest)
 
 
@@ -105,7 +105,7 @@ def at_time(branch: TableBranch, time_ms: int) -> Resolved:
     if ids and (first := branch.snapshots.find(ids[0])) is not None:
         times.append(first.time_ms)
     if not times:
-        raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
+        raise _without_snapshots(branch)
     raise NotFound(
         f"Nothing is kept from {utc(time_ms)} or before: the earliest time that can be read is {utc(min(times))} "
         f"({min(times)}).",
@@ -138,6 +138,8 @@ def source(branch: TableBranch, options: SourceOptions) -> Source:
     if timestamp is not None:
         target = at_time(branch, parse_time_ms(timestamp))
         return branch.tags.source(tag=target.tag) if target.tag else branch.tags.source(snapshot_id=target.snapshot.id)
+    if snapshot_id is None and tag is None:
+        return _newest_source(branch)
     return branch.tags.source(snapshot_id=snapshot_id, tag=tag)
 
 
@@ -147,7 +149,7 @@ def source_of(branch: TableBranch, version: int | str | None) -> Source:
     Raises `InvalidRequest` also for a branch, whose snapshots are not of this branch.
     """
     if version is None:
-        return branch.tags.source()
+        return _newest_source(branch)
     target = at_version(branch, version)
     if target.branch is not None:
         raise InvalidRequest(
@@ -156,6 +158,20 @@ def source_of(branch: TableBranch, version: int | str | None) -> Source:
             branch=target.branch,
         )
     return branch.tags.source(tag=target.tag) if target.tag else branch.tags.source(snapshot_id=target.snapshot.id)
+
+
+def _newest_source(branch: TableBranch) -> Source:
+    try:
+        return branch.tags.source()
+    except NotFound:
+        branch.look()  # it says so when the table was dropped
+        raise
+
+
+def _without_snapshots(branch: TableBranch) -> NotFound:
+    """The error of a table to which nothing was written. Raises that of one that was dropped."""
+    branch.look()
+    return NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
 
 
 def _at_id(branch: TableBranch, snapshot_id: int) -> Resolved:

@@ -38,7 +38,7 @@ from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.collect.deletion import open_for_deletion
 from lakebed.table.collect.live_versions import mark_restored, read_live_versions
 from lakebed.table.commit.commit import CommitOptions, CommitRequest, Derive, StagedChange, commit
-from lakebed.table.model.layout import parse_schema
+from lakebed.table.model.layout import MAIN_BRANCH, parse_schema
 from lakebed.table.model.model import COMMIT_SNAPSHOT_UNKNOWN, Snapshot, Tag
 
 FAST_FORWARDED = "lakebed.fast-forwarded-to"
@@ -76,6 +76,10 @@ def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
     where it started is unknown; `Conflict`: kind ``not_fast_forward``: main has moved since, or its schema has. Cost:
     about 6 GETs and 5 LISTs, and 1 GET a schema.
     """
+    if branch == MAIN_BRANCH:
+        raise InvalidRequest(
+            "main is the branch that is fast-forwarded: name the one whose state it gets.", kind="invalid_branch_name"
+        )
     source = main.of_branch(branch)
     target, head = source.snapshots.latest(), main.snapshots.latest()
     pin = main.tags.find(fork_pin(branch))
