@@ -105,7 +105,7 @@ class Collector:
             left_s = self._collect_in_order(tenant)
         except LakebedError as error:
             LOG.info("not collected", tenant=tenant, error=error.kind)
-            left_s = self._context.options.retry_ms / 1000
+            left_s = self._context.options.retry_s
         if left_s is not None:
             at_s = self._context.now_s() + max(left_s, _PASS_S)
             self._commits_due[tenant] = min(at_s, self._commits_due.get(tenant, inf))
@@ -127,7 +127,7 @@ class Collector:
             left_s = self._collect_rejected(task)
         except LakebedError as error:
             LOG.info("not collected", tenant=task.tenant, txn=task.txn, error=error.kind)
-            left_s = self._context.options.retry_ms / 1000
+            left_s = self._context.options.retry_s
         if left_s is not None:
             self._rejected_due[key] = self._context.now_s() + left_s
 
@@ -210,7 +210,7 @@ class Collector:
     def _remove(self, tenant: str) -> None:
         """Remove all that a deleted tenant left, when none of its transactions can write any more."""
         ledger = self._context.ledger
-        again_s = self._context.now_s() + self._context.options.retry_ms / 1000
+        again_s = self._context.retry_at_s()
         try:
             record = ledger.tenant(tenant, fresh=True)
             if not record.is_deleted:

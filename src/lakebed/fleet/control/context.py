@@ -131,6 +131,10 @@ class ControlContext:
         """Seconds from an arbitrary start; monotonic."""
         return self.environment.clock.monotonic_s()
 
+    def retry_at_s(self) -> float:
+        """When what is not answered now is asked again, as `now_s` counts."""
+        return self.now_s() + self.options.retry_s
+
 
 def tell_of_lost_state(events: Events, record: TenantRecord, node: NodeRecord) -> None:
     """Add an event if a node that starts has rejected transactions in a tenant, and not their local state any more."""

@@ -129,7 +129,7 @@ class Members:
         """A call was not answered: pause."""
         member = self._members.get(node)
         if member is not None:
-            member.retry_at_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
+            member.retry_at_s = self._clock.monotonic_s() + self._options.retry_s
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
         """The node with the least to do; None: there is none."""

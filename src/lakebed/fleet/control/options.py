@@ -66,5 +66,10 @@ class ControlOptions:
     events_max: int = 10_000
     """Events that are kept."""
 
+    @property
+    def retry_s(self) -> float:
+        """`retry_ms` in seconds."""
+        return self.retry_ms / 1000
+
 
 DEFAULT: Final = ControlOptions()

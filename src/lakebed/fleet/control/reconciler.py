@@ -152,7 +152,7 @@ class Reconciler:
             except NotFound:
                 continue
             except (Unavailable, OutcomeUnknown):
-                self.look_at(tenant, in_s=self._retry_s)
+                self.look_at(tenant, in_s=self._context.options.retry_s)
                 continue
             if decide(record).record is not record:
                 changed.append(tenant)
@@ -162,12 +162,12 @@ class Reconciler:
         except (Unavailable, OutcomeUnknown) as error:
             LOG.info("tenants not attached", error=error.kind, tenants=len(changed))
             for tenant in changed:
-                self.look_at(tenant, in_s=self._retry_s)
+                self.look_at(tenant, in_s=self._context.options.retry_s)
                 after.pop(tenant)
             outcomes, changed = [], []
         for tenant, outcome in zip(changed, outcomes, strict=True):
             if isinstance(outcome, LakebedError):
-                self.look_at(tenant, in_s=self._retry_s)
+                self.look_at(tenant, in_s=self._context.options.retry_s)
                 after.pop(tenant)
                 continue
             after[tenant] = outcome
@@ -193,10 +193,6 @@ class Reconciler:
                 since_ms = member.record.decommissioned_ms or 0
                 left_ms = since_ms + self._context.options.decommission_wait_ms - now_ms
                 self.look_at(record.tenant, in_s=max(left_ms, 1) / 1000)
-
-    @property
-    def _retry_s(self) -> float:
-        return self._context.options.retry_ms / 1000
 
     def _repair_record(self, record: TenantRecord, targets: dict[str, Member | None]) -> Step[TenantRecord]:
         """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing.
@@ -345,9 +341,9 @@ class Reconciler:
 
     def _again(self, delivery: Delivery) -> None:
         if delivery.location.mode is None:
-            self._detaches[delivery.location.tenant, delivery.node] = self._context.now_s() + self._retry_s
+            self._detaches[delivery.location.tenant, delivery.node] = self._context.retry_at_s()
         else:
-            self.look_at(delivery.location.tenant, in_s=self._retry_s)
+            self.look_at(delivery.location.tenant, in_s=self._context.options.retry_s)
 
     def _compare(self) -> None:
         """Ask nodes what they have, and make due what differs from the ledger."""

@@ -130,7 +130,6 @@ class Relocations:
         running = self._running.get(tenant)
         if running is None:
             return
-        running.retry_at_s = self._context.now_s() + self._context.options.tick_ms / 1000
         try:
             record = self._context.ledger.tenant(tenant, fresh=True)
             if record.relocation is None:
@@ -142,7 +141,7 @@ class Relocations:
         except NotFound:
             self._end(tenant)
         except LakebedError:
-            running.retry_at_s = self._context.now_s() + self._context.options.retry_ms / 1000
+            running.retry_at_s = self._context.retry_at_s()
 
     def _end(self, tenant: str) -> None:
         self._running.pop(tenant, None)

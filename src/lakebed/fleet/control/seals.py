@@ -45,7 +45,7 @@ class Seals:
                 raise
             except LakebedError as error:
                 LOG.info("log not sealed", tenant=tenant, error=error.kind)
-                self._due[tenant] = now_s + self._context.options.retry_ms / 1000
+                self._due[tenant] = self._context.retry_at_s()
 
     def seal(self, record: TenantRecord) -> None:
         """Seal what a record says; again is a no-op. Raises `Unavailable`: the log does not answer; to be asked again.
@@ -131,8 +131,7 @@ class Pruner:
                 self._again([tenant])
 
     def _again(self, tenants: list[str]) -> None:
-        at_s = self._context.now_s() + self._context.options.retry_ms / 1000
-        self._due.update(dict.fromkeys(tenants, at_s))
+        self._due.update(dict.fromkeys(tenants, self._context.retry_at_s()))
 
     def _prune(self, log: ManagedLog, record: TenantRecord) -> None:
         tenant = record.tenant

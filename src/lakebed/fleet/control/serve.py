@@ -43,7 +43,6 @@ LEDGER_OPTIONS: Final = DatabaseOptions(
     l0_sst_bytes=8 << 20,
     unflushed_bytes_max=32 << 20,
     transaction_history_bytes_max=8 << 20,
-    row_cache_bytes=16 << 20,
     lease_lifetime_ms=LEASE_MS,
 )
 """Settings of the embedded ledger's database."""

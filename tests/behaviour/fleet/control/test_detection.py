@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet.control.options import ControlOptions
-from worlds.fleet_control import CountedKeyValue, World
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.ports import Heartbeat, TimelineChange
+from worlds.errors import raises
+from worlds.fleet_control import TICK_S, CountedKeyValue, World
 from worlds.memory_key_value import MemoryKeyValue
 
 
@@ -93,6 +97,52 @@ def test_a_silent_node_gets_no_tenants_until_it_has_answered() -> None:
     assert states(world)["a"] == "alive"
     world.control.create_tenant("u")
     assert world.node_of("u").name == "a"
+
+
+def test_a_node_that_started_again_elsewhere_is_not_silent_for_its_old_process() -> None:
+    """Another control plane knows the new process: one that heard only the old one does not undo that."""
+    world = fleet("a", "b", "c")
+    missed = world.control
+    world.start()
+    world.wait(1)
+    world.nodes["a"].restart()
+    node = Ledger(world.key_value).node("a")
+    assert node is not None
+    assert (node.incarnation, node.is_silent) == (world.nodes["a"].incarnation, False)
+    for _ in range(10):  # a second more than when it was heard last
+        world.clock.advance(TICK_S)
+        for name in "bc":
+            incarnation = world.nodes[name].incarnation
+            missed.heartbeat(Heartbeat(name, incarnation, tenant_count=0, unflushed_bytes=0))
+        missed.detect_once()
+    assert Ledger(world.key_value).node("a") == node
+    assert {status.node: status.state for status in missed.nodes()} == dict.fromkeys("abc", "alive")
+
+
+def test_a_node_is_not_called_before_it_was_heard() -> None:
+    """A control plane that has just started knows its record, and not whether its process is ready; nor a stranger."""
+    world = fleet("a", "b")
+    world.control.create_tenant("t")
+    world.wait(1)
+    home = world.node_of("t")
+    other = next(name for name in world.nodes if name != home.name)
+    for node in world.nodes.values():
+        node.calls.clear()
+    world.start()
+    world.wait(1, silent=["a", "b"])
+    with raises(Unavailable, "not_attached"):
+        world.control.change_timeline("t", TimelineChange("branch", "x", id="i"))
+    with raises(Unavailable, "node_unusable"):
+        world.control.attach_reader("t", other)
+    with raises(Unavailable, "node_unusable"):
+        world.control.migrate("t", other)
+    with raises(NotFound, "node_not_found"):
+        world.control.attach_reader("t", "stranger")
+    assert [node.calls for node in world.nodes.values()] == [[], []]
+    world.wait(0.1)
+    assert world.control.change_timeline("t", TimelineChange("branch", "x", id="i")).name == "x"
+    world.control.attach_reader("t", other)
+    assert {name for name, node in world.nodes.items() if "t" in node.held} == {"a", "b"}
 
 
 @pytest.mark.parametrize("tenant_count", [1, 100, 300])

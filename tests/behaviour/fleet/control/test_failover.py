@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.errors import Unavailable
-from lakebed.fleet import machine, records
+from lakebed.fleet import layout, machine, records
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
 from lakebed.fleet.ledger import Ledger
-from lakebed.fleet.model import Policy
-from lakebed.fleet.ports import TimelineChange
+from lakebed.fleet.model import AttachmentMode, Policy
+from lakebed.fleet.ports import Location, TimelineChange
 from worlds.fleet_control import CountedKeyValue, World
 from worlds.fleet_in_process import FleetInProcess
 from worlds.key_value_wrapper import KeyValueCall
@@ -124,6 +124,32 @@ def test_what_a_node_may_still_write_is_not_acknowledged_for_it(why: str) -> Non
     world.wait(0.1)
     pending = [item.id for item in world.control.tenant("t").transactions if item.state is records.PENDING]
     assert pending == ([1] if why else [])
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["and stays without", "and has it again"])
+def test_a_node_is_asked_whether_it_is_without_a_tenant_before_it_is_acknowledged_for(comes_back: bool) -> None:
+    """It has other tenants, with names before and behind; one that has the tenant after all may still write in it."""
+    world = World()
+    world.add("a")
+    for tenant in ("before", "t", "zebra"):
+        world.control.create_tenant(tenant)
+    node, location = world.nodes["a"], world.nodes["a"].held.pop("t")
+    forget = node.put_location
+
+    def put_location(told: Location) -> None:
+        forget(told)
+        if comes_back and told.mode is None:
+            node.held["t"] = location
+
+    node.put_location = put_location  # type: ignore[method-assign]
+    world.ledger.change("t", lambda record: machine.detach(record, "a", now_ms=0))
+    world.start()
+    world.control.scan_once()
+    node.beat()
+    world.control.attend_once()
+    pending = [item.id for item in world.control.tenant("t").transactions if item.state is records.PENDING]
+    assert pending == ([1] if comes_back else [])
+    assert {"before", "zebra"} <= node.held.keys()
 
 
 def test_a_node_that_was_told_to_forget_a_tenant_takes_it_again() -> None:
@@ -351,3 +377,58 @@ def test_a_tenant_that_is_nowhere_is_attached_when_a_client_asks() -> None:
     assert world.control.route("t").node is None
     world.control.attend_once()
     assert world.control.route("t").node == "a"
+
+
+def test_a_node_that_starts_again_is_told_at_once_what_it_has() -> None:
+    """In the answer to its question: what it writes, what it only reads, and nothing of the others' tenants."""
+    world = World()
+    world.add("a", "b")
+    world.wait(1)
+    for tenant in ("first", "second", "third"):
+        world.control.create_tenant(tenant)
+    homes = {tenant: world.node_of(tenant) for tenant in ("first", "second", "third")}
+    reads = next(tenant for tenant, home in homes.items() if home.name == "a")
+    world.control.attach_reader(reads, "b")
+    world.nodes["b"].restart()
+    assert {tenant: location.mode for tenant, location in world.nodes["b"].held.items()} == {
+        tenant: AttachmentMode.SINGLE for tenant, home in homes.items() if home.name == "b"
+    } | {reads: AttachmentMode.READER}
+
+
+def test_an_acknowledgement_by_hand_follows_the_record_that_it_was_decided_by() -> None:
+    """A control plane that remembers the transaction as open looks again; what it then acknowledges is collected."""
+    world = World(options=ControlOptions(grace_ms=500, scan_interval_ms=3_600_000))
+    world.add("a", "b")
+    world.wait(1)
+    world.control.create_tenant("t")
+    old = world.node_of("t")
+    world.store.put(layout.layer_path("t", 1, "main", "left"), b"...")
+    remembers = world.control
+    world.start()  # another one, over the same ledger
+    world.wait(1)
+    old.is_down = True
+    world.wait(2.5)
+    assert world.node_of("t") is not old
+    for control in (remembers, world.control):
+        assert control.force_ack("t", 1).is_accepted
+    world.control = remembers
+    world.wait(2, silent=list(world.nodes))
+    assert list(world.store.list(layout.txn_folder("t", 1))) == []
+    assert [event.kind for _, event in world.control.events() if event.tenant == "t"] == ["forced"]
+
+
+@pytest.mark.parametrize(("commits", "named"), [(1, "transaction 2"), (2, "transactions 2, 3")])
+def test_a_node_that_lost_its_folder_is_named_with_what_it_cannot_acknowledge(commits: int, named: str) -> None:
+    """One event for each tenant, with every rejected transaction and what to do about the first."""
+    world = World()
+    world.add("a")
+    world.control.create_tenant("t")
+    world.nodes["a"].commit("t")
+    for _ in range(commits - 1):
+        world.ledger.change("t", lambda record: machine.attach(record, world.nodes["a"].record(), now_ms=0))
+    world.nodes["a"].restart(local_id="another")
+    world.tick()
+    (event,) = [event for _, event in world.control.events()]
+    assert (event.kind, event.tenant, event.node) == ("local_state_lost", "t", "a")
+    assert f"cannot acknowledge the rejected {named} of t: " in event.message
+    assert event.message.endswith(" lakebed fleet ack LAKE t 2")

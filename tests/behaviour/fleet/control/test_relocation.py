@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import Conflict, NotFound, Unavailable
+from lakebed.fleet import machine
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.model import AttachmentMode, Policy, TransactionState
 from lakebed.fleet.ports import Heartbeat
@@ -339,3 +340,14 @@ def test_a_node_that_is_drained_is_reported_once() -> None:
     world.control.drain(node.name)
     world.wait(20)
     assert [event.kind for _, event in world.control.events()].count("drained") == 1
+
+
+def test_a_tenant_that_is_home_again_is_not_moved_back_again() -> None:
+    """An operator moved it there while the drain was undone: no scan says that the node has its tenants back."""
+    world = fleet(scan_interval_ms=500)
+    node = world.node_of("t")
+    world.ledger.change("t", lambda record: machine.set_home(record, node.name))
+    world.start()
+    world.wait(3)
+    assert world.node_of("t") is node
+    assert world.control.events() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -233,6 +234,41 @@ def test_bad_input_is_a_clean_refusal(
     assert reply.headers["x-lakebed-error"]
     assert reply.json()["message"]
     assert [control.tenants(), control.nodes()] == before
+
+
+def test_a_page_has_at_most_a_thousand(server: RunningServer[TokenCaller, ControlCall], control: HttpControl) -> None:
+    """Of tenants and of events; a client asks for the pages one by one and misses none."""
+    plane = server.site.control
+    assert plane is not None
+    names = [f"t{number:04}" for number in range(1_001)]
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(plane.create_tenant, names))
+
+    def ask(path: str) -> urllib3.BaseHTTPResponse:
+        return urllib3.request("GET", url_of(server) + path, headers={"authorization": f"Bearer {TOKEN}"})
+
+    for path in ("/v1/tenant", "/control/v1/event"):
+        for limit, status in ((0, 400), (1, 200), (1_000, 200), (1_001, 400)):
+            assert ask(f"{path}?limit={limit}").status == status, (path, limit)
+    for query, pages in (("", names[:1_000]), ("?limit=3", names[:3]), ("?after=t0999", names[1_000:])):
+        assert [record["tenant"] for record in ask(f"/v1/tenant{query}").json()] == pages
+    assert [record.tenant for record in control.tenants()] == names
+
+
+def test_a_number_of_a_transaction_has_at_most_sixteen_digits(
+    server: RunningServer[TokenCaller, ControlCall], control: HttpControl
+) -> None:
+    """One of sixteen that is not there is answered; what is longer, or no number, is refused."""
+    control.create_tenant("t")
+
+    def ask(txn: str) -> tuple[int, Any]:
+        url = f"{url_of(server)}/control/v1/txn/t/{txn}/force_ack"
+        reply = urllib3.request("POST", url, headers={"authorization": f"Bearer {TOKEN}"}, retries=False)
+        return reply.status, reply.headers.get("x-lakebed-error") or reply.json()["reason"]
+
+    assert ask("9" * 16) == (200, "there is no such transaction")
+    for txn in ("9" * 17, "-1", "1.0", "%C2%B2"):
+        assert ask(txn) == (400, "invalid_transaction")
 
 
 def test_a_manifest_of_another_transaction_is_refused(fleet: Fleet, control: HttpControl) -> None:
