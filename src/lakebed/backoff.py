@@ -4,7 +4,7 @@ Owns: `Pauses`, how long each pause is, and `Backoff`, whether another attempt b
 is the injected clock's and randomness the injected generator's, so a simulation repeats a run.
 
 Invariants: the first attempt begins at once. No attempt begins after the deadline: a pause that would pass it ends at
-it. No pause is made that no attempt follows. A pause takes one number of the generator, and none without jitter.
+it, and after one in which the process stood still none begins. No pause is made that no attempt follows. A pause takes one number of the generator, and none without jitter.
 
 Does not know: what is attempted, and which errors are worth a retry. The caller catches those and no others, and raises
 what follows from the last one.
@@ -24,6 +24,9 @@ from lakebed.runtime import Environment
 _DOUBLINGS_MAX: Final = 64
 """More exceed every bound."""
 _NEVER_S: Final = math.inf
+_LATE_S: Final = 1.0
+"""How long after the deadline a pause may end, on a busy machine, before a last attempt. What makes an attempt harmless
+to repeat, such as an id that the other side remembers, holds for the time of the retries, and not for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,10 @@ class Backoff:
         self.unclear = None
 
     def pause(self) -> bool:
-        """Wait before another attempt. Return False, at once, when no time or no attempt is left."""
+        """Wait before another attempt. Return False, at once, when no time or no attempt is left.
+
+        Return False also when the process stood still while it waited, until long after the deadline.
+        """
         if self._skips_pause:
             self._skips_pause = False
             return True
@@ -151,4 +157,4 @@ class Backoff:
             return False
         clock.sleep(min(self.pauses.draw_s(self.pause_count, self._environment.rng), left_s))
         self.pause_count += 1
-        return True
+        return clock.monotonic_s() - self.deadline_s <= _LATE_S

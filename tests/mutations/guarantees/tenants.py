@@ -9,6 +9,7 @@ import uuid
 
 import msgspec
 
+from lakebed import backoff
 from lakebed.errors import Conflict, NotFound
 from lakebed.fleet import address, client, ledger, machine, manifest, routing, together
 from lakebed.fleet import timeline as client_timeline
@@ -39,6 +40,7 @@ from mutations.defects import (
     replace,
     returns,
     see,
+    set_value,
     several,
     skip,
 )
@@ -253,6 +255,11 @@ GUARANTEES = [
         "The same write id is one append.",
         see(log_changes.Append.plan, lambda it: it.write_ids, Forgetful()),
         f"{CONTRACT}::test_the_same_write_id_is_one_append[memory]",
+    ),
+    Guarantee(
+        "A client that stood still does not repeat a write that the log may have forgotten.",
+        set_value(backoff, lambda it: it._LATE_S, float("inf")),
+        f"{CLIENT}::test_a_client_that_stood_still_does_not_write_once_more",
     ),
     Guarantee(
         "Of two appends at one position one fails.",

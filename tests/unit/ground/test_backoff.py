@@ -58,6 +58,32 @@ def test_no_attempt_begins_after_the_deadline() -> None:
     assert times(Backoff(at, Pauses(1.0, 8.0), retry_s=0.0), at) == [0.0]
 
 
+class StoppedClock(ManualClock):
+    """A clock of a process that stands still in one of its sleeps."""
+
+    def __init__(self, *, stands_still_s: float, at_sleep: int) -> None:
+        super().__init__()
+        self._stands_still_s, self._at_sleep, self._sleeps = stands_still_s, at_sleep, 0
+
+    def sleep(self, seconds: float) -> None:
+        """Return later than asked, once."""
+        super().sleep(seconds)
+        self._sleeps += seconds > 0
+        if seconds and self._sleeps == self._at_sleep:
+            super().sleep(self._stands_still_s)
+
+
+@pytest.mark.parametrize(
+    ("stands_still_s", "begun"), [(0.5, [0, 1, 3.5, 4.5]), (1.5, [0, 1, 4.5]), (2.4, [0, 1, 5.4]), (3.0, [0, 1])]
+)
+def test_a_process_that_stood_still_begins_no_attempt_after_the_deadline(
+    stands_still_s: float, begun: list[float]
+) -> None:
+    """It was stopped in a pause: an attempt begins in time or at most a second late, as on a busy machine."""
+    at = Environment(clock=StoppedClock(stands_still_s=stands_still_s, at_sleep=2), rng=random.Random(1))
+    assert times(Backoff(at, Pauses(1.0, 8.0), retry_s=4.5), at) == begun
+
+
 def test_a_loop_inside_another_shares_its_limits() -> None:
     """Each begins with an attempt at once; pauses grow through both, and the deadline ends both."""
     at = environment()

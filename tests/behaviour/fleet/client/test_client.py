@@ -194,6 +194,29 @@ def test_a_lost_reply_of_an_append_writes_once(fleet: FleetInProcess, orders: Te
     assert orders.main.put(b"k", b"2") == 2
 
 
+def test_a_client_that_stood_still_does_not_write_once_more(fleet: FleetInProcess, orders: Tenant) -> None:
+    """It was stopped before it asked again: the log knows its write id no more, and others have written since."""
+    fleet.log.write_ids_kept = 3
+    other = fleet.tenant().main
+    clock = fleet.client_environment.clock
+    stopped = fleet.tenant().main
+    stopped.get(b"k")
+    sleep = clock.sleep
+
+    def stand_still(seconds: float) -> None:
+        clock.sleep = sleep  # type: ignore[method-assign]
+        for number in range(5):
+            other.put(b"k", b"newer %d" % number)
+        sleep(3_600)
+
+    fleet.lose["append"] = [OutcomeUnknown("lost")]
+    clock.sleep = stand_still  # type: ignore[method-assign]
+    with raises(OutcomeUnknown, "tenant_unavailable"):
+        stopped.put(b"k", b"old")
+    assert other.lsn() == 6
+    assert other.get(b"k") == b"newer 4"
+
+
 def test_a_lost_reply_of_an_append_that_expects_an_lsn(fleet: FleetInProcess, orders: Tenant) -> None:
     """The row that the lost reply was about is the write's own, and no conflict; also while the tenant moves."""
     first = orders.main.put(b"k", b"1")
