@@ -139,9 +139,9 @@ COMMANDS: list[tuple[str, int]] = [
             *("status LAKE", "txns LAKE t", "events LAKE", "migrate LAKE t n", "attach-reader LAKE t n"),
             *("drain LAKE n", "decommission LAKE n --yes", "ack LAKE t 1 --yes", "collect LAKE --dry-run"),
             *("create LAKE t", "drop LAKE t --yes", "tenants LAKE", "policy LAKE t", "timelines LAKE t"),
-            *("create-timeline LAKE t a", "branch LAKE t b", "pin LAKE t p", "restore LAKE t 1 --yes"),
-            *("detach LAKE t b", "drop-timeline LAKE t b --yes", "commit LAKE t", "put LAKE t k v"),
-            *("get LAKE t k", "delete LAKE t k --yes", "scan LAKE t"),
+            *("create-timeline LAKE t a", "branch LAKE t b", "pin LAKE t p", "why LAKE t 1"),
+            *("restore LAKE t 1 --yes", "detach LAKE t b", "drop-timeline LAKE t b --yes", "commit LAKE t"),
+            *("put LAKE t k v", "get LAKE t k", "delete LAKE t k --yes", "scan LAKE t"),
         )
     ),
     ("ls LAKE", 0),

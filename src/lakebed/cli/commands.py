@@ -96,8 +96,8 @@ _GROUPS: Final = (
                 *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "collect"),
             ),
             "fleet_tenants": (
-                *("create", "drop", "tenants", "policy", "timelines", "create-timeline", "branch", "pin", "restore"),
-                *("detach", "drop-timeline", "commit"),
+                *("create", "drop", "tenants", "policy", "timelines", "create-timeline", "branch", "pin", "why"),
+                *("restore", "detach", "drop-timeline", "commit"),
             ),
             "fleet_keys": ("put", "get", "delete", "scan"),
         },

@@ -180,6 +180,19 @@ class Restore(Confirmed, TenantCommand, name="restore"):
         self.result(json_output.of_version(made), text)
 
 
+class Why(TenantCommand, name="why"):
+    """Say which pins and branches keep a version, and until when."""
+
+    version: Annotated[
+        str, argument("VERSION", help="A version's number (`lakebed history`), TIMELINE@LSN, or a pin or branch.")
+    ]
+
+    def run(self) -> None:
+        with self.open_tenant() as tenant:
+            explanation = tenant.why_version(self.version)
+        json_output.print_explanation(explanation, json=self.json, is_version=True)
+
+
 class Detach(TenantCommand, name="detach"):
     """Give a branch files of its own, so that nothing of its ancestors is kept for it."""
 

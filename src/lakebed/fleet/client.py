@@ -221,6 +221,22 @@ class Tenant:
         """Why an object of the tenant is there. `path` is relative to its folder. Cost: 3 requests."""
         return self.state().explain(path)
 
+    def why_version(self, version: str) -> Explanation:
+        """What keeps a version readable, and what ends that.
+
+        Args:
+            version: as in `at`.
+
+        Returns the version's number as the path, or ``<timeline>@<LSN>``; pins and branches as pins.
+
+        Raises:
+            NotFound: ``version_not_found``.
+            InvalidRequest: ``below_cutoff``.
+
+        Cost: 3 requests.
+        """
+        return self.state().explain_version(str(version))
+
     # ---- inside
 
     def state(self) -> TenantState:

@@ -44,9 +44,11 @@ class TenantState:
     def timeline(self, name: str) -> TimelineIndex | None:
         """A timeline by name or id."""
         named = (timeline for timeline in self.manifest.timelines if timeline.name == name)
-        return next(named, None) or next(
-            (timeline for timeline in self.manifest.timelines if timeline.id == name), None
-        )
+        return next(named, None) or self._by_id(name)
+
+    def _by_id(self, id: str) -> TimelineIndex | None:
+        """A timeline by its id, which may be the name of another: a restore gives the name of `MAIN` away."""
+        return next((timeline for timeline in self.manifest.timelines if timeline.id == id), None)
 
     # ---- versions
 
@@ -81,14 +83,18 @@ class TenantState:
         for timeline in self.manifest.timelines:
             if timeline.id == position.timeline and timeline.cutoff <= position.lsn <= timeline.lsn:
                 return position
-        for timeline in self.manifest.timelines:
-            if (
-                timeline.parent == position.timeline
-                and timeline.branch_lsn == position.lsn
-                and timeline.cutoff <= position.lsn
-            ):
-                return Position(timeline.id, position.lsn)
-        return None
+        pins = self._pins_at(position)
+        return Position(pins[0].id, position.lsn) if pins else None
+
+    def _pins_at(self, position: Position) -> list[TimelineIndex]:
+        """Pins and branches that were made of a state, and through which it can be read."""
+        return [
+            timeline
+            for timeline in self.manifest.timelines
+            if timeline.parent == position.timeline
+            and timeline.branch_lsn == position.lsn
+            and timeline.cutoff <= position.lsn
+        ]
 
     def find(self, version: str) -> Position:
         """Where a version is read: a number, ``<timeline>@<LSN>``, or the name of a pin or branch.
@@ -97,35 +103,36 @@ class TenantState:
             NotFound: ``version_not_found``.
             InvalidRequest: ``below_cutoff``, for an LSN that is written out.
         """
-        number = whole_number(version)
-        if number is not None:
-            txn = next((transaction for transaction in self._changes() if transaction.id == number), None)
-            place = None if txn is None else self.place(Position(txn.main, txn.main_lsn))
-            if place is not None:
-                return place
+        position = self._position(version)
+        place = self.place(position)
+        if place is not None:
+            return place
+        timeline = self._by_id(position.timeline)
+        if timeline is None or whole_number(version) is not None:
             raise self._absent(version)
-        name, _, digits = version.rpartition("@")
-        lsn = whole_number(digits)
-        if name and lsn is not None:
-            timeline = self.timeline(name)
-            if timeline is None:
-                raise self._absent(version)
-            return self._check_position(timeline, lsn)
-        timeline = self.timeline(version)
-        if timeline is None:
-            raise self._absent(version)
-        return Position(timeline.id, timeline.lsn)
-
-    def _check_position(self, timeline: TimelineIndex, lsn: int) -> Position:
-        place = self.place(Position(timeline.id, lsn))
-        if place is None and lsn < timeline.cutoff:
+        if position.lsn < timeline.cutoff:
             raise InvalidRequest(
                 f"The timeline {timeline.name} of the tenant {self.name} can be read from LSN {timeline.cutoff} on, "
-                f"and {lsn} was asked for: pin an LSN, or set the policy's retain_rows, to keep older states.",
+                f"and {position.lsn} was asked for: pin an LSN, or set the policy's retain_rows, to keep older states.",
                 kind="below_cutoff",
                 cutoff=timeline.cutoff,
             )
-        return place or Position(timeline.id, lsn)
+        return position
+
+    def _position(self, version: str) -> Position:
+        """The state that a version names, whether it can be read or not. Raises `NotFound`."""
+        number = whole_number(version)
+        if number is not None:
+            for txn in self._changes():
+                if txn.id == number:
+                    return Position(txn.main, txn.main_lsn)
+            raise self._absent(version)
+        name, _, digits = version.rpartition("@")
+        lsn = whole_number(digits)
+        timeline = self.timeline(name if name and lsn is not None else version)
+        if timeline is None:
+            raise self._absent(version)
+        return Position(timeline.id, timeline.lsn if not name or lsn is None else lsn)
 
     def _absent(self, version: str) -> NotFound:
         versions = self.versions()
@@ -145,7 +152,7 @@ class TenantState:
         )
         if change is not None:
             return str(change.id)
-        timeline = self.timeline(position.timeline)
+        timeline = self._by_id(position.timeline)
         return f"{position.timeline if timeline is None else timeline.name}@{position.lsn}"
 
     # ---- pins
@@ -221,6 +228,34 @@ class TenantState:
             sentence = f"It is the manifest of the tenant {self.name}: its newest committed state."
             return Explanation(path, (), sentence)
         return Explanation(path, (), self._why_unneeded(whole))
+
+    def explain_version(self, version: str) -> Explanation:
+        """What keeps a version readable, and what ends that. Arguments and errors as `find`."""
+        self.find(version)
+        at = self._position(version)
+        timeline = self._by_id(at.timeline)
+        if timeline is not None and timeline.is_read_only and timeline.parent is not None:
+            at = Position(timeline.parent, timeline.branch_lsn)  # which the pin keeps
+            timeline = self._by_id(at.timeline)
+        number = self.version_of(at)
+        sentences = []
+        if timeline is not None and at.lsn >= timeline.lsn:
+            sentences.append(f"Version {number} is the newest of the timeline {timeline.name} until the next commit.")
+        elif timeline is not None and timeline.cutoff <= at.lsn:
+            policy = self.record.policy
+            sentences.append(
+                f"Version {number} can be read on the timeline {timeline.name} while its cutoff, LSN {timeline.cutoff} "
+                f"now, is not above LSN {at.lsn}: retain_rows={policy.retain_rows} and retain_ms={policy.retain_ms} of "
+                "the policy move it."
+            )
+        alone = self._bytes_alone()
+        pins = tuple(self._pin_of(pin, alone) for pin in self._pins_at(at))
+        if pins:
+            names = ", ".join(sorted(f"{pin.kind} {pin.name}" for pin in pins))
+            sentences.append(f"Version {number} is kept by {names}.")
+        else:
+            sentences.append("No pin or branch keeps it.")
+        return Explanation(number, pins, " ".join(sentences))
 
     def _main(self, timeline: TimelineIndex) -> Pin:
         version = self.version_of(Position(timeline.id, timeline.lsn))

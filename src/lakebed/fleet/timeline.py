@@ -256,7 +256,10 @@ class Timeline:
         return self._reads.scan(start, end, prefix=prefix, lsn=lsn)
 
     def catch_up(self) -> int:
-        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 2 requests."""
+        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 2 requests.
+
+        While no control plane answers, the timeline is meant that had the name when one answered last.
+        """
         attempts = self._log_attempts()
         last = self._last_lsn(attempts)
         id = self._reads.id(attempts)
@@ -268,7 +271,10 @@ class Timeline:
         return TimelineView(self._router, self.name, lsn=lsn, id=self.known_id)
 
     def lsn(self) -> int:
-        """The LSN of the last row that was written, by any client. Cost: 1 request to the log, and 1 for a route."""
+        """The LSN of the last row that was written, by any client; as `catch_up` without a control plane.
+
+        Cost: 1 request to the log, and 1 for a route.
+        """
         return self._last_lsn(self._log_attempts())
 
     def _log_attempts(self) -> Attempts:

@@ -52,3 +52,7 @@ class Versioned(Protocol):
     def why(self, path: str) -> Explanation:
         """Explain what needs an object, or when it may be deleted. ``path`` is relative to the store's root."""
         ...
+
+    def why_version(self, version: str) -> Explanation:
+        """Explain which pins keep a version, and what would free it. Raises `NotFound`."""
+        ...

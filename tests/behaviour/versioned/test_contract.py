@@ -271,3 +271,24 @@ def test_why_answers_for_an_object(subject: Subject) -> None:
     assert isinstance(verdict, Explanation)
     assert verdict.sentence
     assert verdict.pins
+
+
+def test_why_answers_for_a_version(subject: Subject) -> None:
+    """Its pins are named while they are there, and not those of other versions."""
+    first, second = subject.fill(1, 2)
+    for name, version in (("one", first), ("also-one", first), ("two", second)):
+        subject.store.pin(name, version=version)
+
+    def names(version: str) -> set[str]:
+        answer = subject.store.why_version(version)
+        assert isinstance(answer, Explanation)
+        assert answer.sentence
+        return {pin.name for pin in answer.pins} & {"one", "also-one", "two"}
+
+    # what a commit of a repository has, its ancestors' pins do not keep, and the other way round they do
+    assert names(first) >= {"one", "also-one"}
+    assert names(second) == {"two"}
+    subject.store.unpin("one")
+    assert "one" not in names(first)
+    with pytest.raises(NotFound):
+        subject.store.why_version("no-such-version")

@@ -103,6 +103,23 @@ def test_versions_of_a_former_main_stay() -> None:
     assert [(pin.kind, pin.name, pin.version) for pin in state.pins()] == [("timeline", "main-until-5", "3")]
 
 
+def test_a_state_of_a_former_main_is_named_as_that_timeline() -> None:
+    """Not as the timeline that has the name main now: what is shown is read again as it was."""
+    state = a_state(
+        a_timeline(MAIN, "main-until-5", 30, cutoff=5),
+        a_timeline("b1", MAIN, 40, cutoff=8, parent=MAIN, branch_lsn=10),
+        a_timeline("p1", "before", 17, cutoff=17, parent=MAIN, branch_lsn=17, is_read_only=True),
+        finished=(committed(1, MAIN, 10), committed(3, MAIN, 30), committed(5, "b1", 10), committed(6, "b1", 40)),
+    )
+    assert {pin.name: pin.version for pin in state.pins()} == {"before": "main-until-5@17", "main-until-5": "3"}
+    for pin in state.pins():
+        assert state.find(pin.version).timeline in (MAIN, "p1")
+    assert state.find("main-until-5@6") == Position(MAIN, 6)
+    for version, cutoff in (("main-until-5@4", 5), ("main@7", 8)):
+        with raises(InvalidRequest, "below_cutoff", cutoff=cutoff):
+            state.find(version)
+
+
 def test_a_state_between_commits_is_named_by_its_lsn() -> None:
     """Any LSN from the cutoff on can be named; one below it is refused with the cutoff."""
     state = a_state(a_timeline(MAIN, MAIN, 20, cutoff=5), finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)))
@@ -114,6 +131,43 @@ def test_a_state_between_commits_is_named_by_its_lsn() -> None:
     for version in ("nope", "nope@3", "2", ""):
         with pytest.raises(NotFound):
             state.find(version)
+
+
+def test_a_version_is_explained_by_what_it_can_be_read_through() -> None:
+    """Pins and branches at its LSN, with the end of their lifetimes; the timeline itself, its newest and its cutoff."""
+    state = a_state(
+        a_timeline(MAIN, "main-until-5", 30, cutoff=20),
+        a_timeline("p1", "before", 10, cutoff=10, parent=MAIN, branch_lsn=10, is_read_only=True, expires_ms=99),
+        a_timeline("x1", "experiment", 14, cutoff=10, parent=MAIN, branch_lsn=10),
+        a_timeline("b1", MAIN, 12, cutoff=10, parent=MAIN, branch_lsn=10),
+        a_timeline("p2", "kept", 25, cutoff=25, parent=MAIN, branch_lsn=25, is_read_only=True),
+        finished=(
+            *(committed(1, MAIN, 10), committed(2, MAIN, 15), committed(3, MAIN, 25), committed(4, MAIN, 30)),
+            *(committed(5, "b1", 10), committed(6, "b1", 12)),
+        ),
+    )
+
+    def why(version: str) -> tuple[str, dict[str, int | None], str]:
+        answer = state.explain_version(version)
+        return answer.path, {pin.name: pin.expires_ms for pin in answer.pins}, answer.sentence
+
+    for version in ("1", "before"):
+        path, pins, sentence = why(version)
+        assert (path, pins) == ("1", {"before": 99, "experiment": None, MAIN: None})
+        assert sentence == "Version 1 is kept by branch experiment, branch main, pin before."
+    assert why("3")[:2] == ("3", {"kept": None})
+    assert "on the timeline main-until-5 while its cutoff, LSN 20 now, is not above LSN 25: " in why("3")[2]
+    sentence = "Version 4 is the newest of the timeline main-until-5 until the next commit. No pin or branch keeps it."
+    assert why("4") == ("4", {}, sentence)
+    assert why("5")[:2] == ("5", {})
+    assert "is the newest of the timeline main until" in why("6")[2]
+    assert why("experiment")[0] == "experiment@14"
+    assert why("main-until-5@22")[2].endswith("No pin or branch keeps it.")
+    for version in ("2", "7", "nothing"):
+        with pytest.raises(NotFound):
+            why(version)
+    with raises(InvalidRequest, "below_cutoff"):
+        why("main-until-5@15")
 
 
 def test_a_layer_is_explained_by_the_timelines_that_name_it() -> None:
