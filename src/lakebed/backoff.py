@@ -4,7 +4,8 @@ Owns: `Pauses`, how long each pause is, and `Backoff`, whether another attempt b
 is the injected clock's and randomness the injected generator's, so a simulation repeats a run.
 
 Invariants: the first attempt begins at once. No attempt begins after the deadline: a pause that would pass it ends at
-it, and after one in which the process stood still none begins. No pause is made that no attempt follows. A pause takes one number of the generator, and none without jitter.
+it, and after one in which the process stood still none begins. No pause is made that no attempt follows. A pause takes
+one number of the generator, and none without jitter.
 
 Does not know: what is attempted, and which errors are worth a retry. The caller catches those and no others, and raises
 what follows from the last one.

@@ -63,7 +63,7 @@ class Collector:
         now_s = self._context.now_s()
         for task in tasks:
             if task.kind is TransactionState.COMMITTED:
-                at_s = now_s + max(0.0, self._settle_wait_s(task.since_ms))
+                at_s = now_s + self._settle_wait_s(task.since_ms)
                 if at_s < self._commits_due.get(task.tenant, inf):
                     self._commits_due[task.tenant] = at_s
             else:

@@ -99,6 +99,17 @@ def test_a_silent_node_gets_no_tenants_until_it_has_answered() -> None:
     assert world.node_of("u").name == "a"
 
 
+def test_how_long_a_node_was_not_heard_is_shown() -> None:
+    """In milliseconds since its last heartbeat, of every node."""
+    world = fleet("a", "b", "c")
+    for node in world.nodes.values():
+        node.beat()
+    world.clock.advance(0.25)
+    world.nodes["b"].beat()
+    world.clock.advance(1.125)
+    assert {status.node: status.silent_ms for status in world.control.nodes()} == {"a": 1_375, "b": 1_125, "c": 1_375}
+
+
 def test_a_node_that_started_again_elsewhere_is_not_silent_for_its_old_process() -> None:
     """Another control plane knows the new process: one that heard only the old one does not undo that."""
     world = fleet("a", "b", "c")

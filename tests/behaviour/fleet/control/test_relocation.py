@@ -351,3 +351,18 @@ def test_a_tenant_that_is_home_again_is_not_moved_back_again() -> None:
     world.wait(3)
     assert world.node_of("t") is node
     assert world.control.events() == []
+
+
+@pytest.mark.parametrize("commits", [1, 300])
+def test_a_target_that_has_nothing_to_commit_takes_over(commits: int) -> None:
+    """However many transactions the tenant has had: it has what the last committed one has."""
+    world = fleet()
+    source = world.node_of("t")
+    for lsn in range(commits):
+        source.commit("t", lsn=lsn)
+    target = next(node for node in world.nodes.values() if node is not source)
+    target.checkpoint = lambda tenant: 0  # type: ignore[method-assign]
+    world.control.migrate("t", target.name)
+    world.wait(1)
+    assert world.node_of("t") is target
+    assert world.control.tenant("t").committed == source.held["t"].base
