@@ -201,13 +201,13 @@ def test_a_client_that_stood_still_does_not_write_once_more(fleet: FleetInProces
     clock = fleet.client_environment.clock
     stopped = fleet.tenant().main
     stopped.get(b"k")
-    sleep = clock.sleep
+    waits = clock.sleep
 
     def stand_still(seconds: float) -> None:
-        clock.sleep = sleep  # type: ignore[method-assign]
+        clock.sleep = waits  # type: ignore[method-assign]
         for number in range(5):
             other.put(b"k", b"newer %d" % number)
-        sleep(3_600)
+        fleet.clock.advance(3_600)
 
     fleet.lose["append"] = [OutcomeUnknown("lost")]
     clock.sleep = stand_still  # type: ignore[method-assign]

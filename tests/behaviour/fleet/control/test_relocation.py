@@ -354,7 +354,7 @@ def test_a_tenant_that_is_home_again_is_not_moved_back_again() -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 300])
-def test_a_target_that_has_nothing_to_commit_takes_over(commits: int) -> None:
+def test_a_target_without_a_commit_takes_over_after_any_number_of_transactions(commits: int) -> None:
     """However many transactions the tenant has had: it has what the last committed one has."""
     world = fleet()
     source = world.node_of("t")
