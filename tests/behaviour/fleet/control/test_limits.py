@@ -131,10 +131,16 @@ def test_events_of_one_round_are_at_most_a_thousand() -> None:
         world.control._events.add("forced", f"{number}")
     world.tick()
     assert len(world.control.events(limit=10_000)) - before == 1_000
+    for number in range(1, 6):
+        world.control._events.add("forced", f"{number}")
+    world.tick()
+    assert len(world.control.events(limit=10_000)) - before == 1_005
+    assert len(world.control.events()) == 1_000  # unless more are asked for
     world.control._events.add("forced", "one more")
     world.tick()
     assert [event.message for _, event in world.control.events(limit=10_000)][before:] == [
         *map(str, range(1_000)),
+        *map(str, range(1, 6)),
         "one more",
     ]
 
