@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +169,36 @@ def test_what_cannot_be_imported_is_refused_at_once(home: RepositoryContext, sou
     with pytest.raises(InvalidRequest):
         started(home)
     assert list_unfinished_imports(home) == []
+
+
+def test_a_record_names_only_what_was_asked_for(home: RepositoryContext) -> None:
+    """An older version, which refuses fields that it does not know, reads the record of what it knows."""
+    id = started(home, ImportSource("memory://x/y", "in"))
+    assert import_status(home, id).ingested_count == 0
+    raw = home.key_value.get(home.keys.import_record(id))
+    assert raw is not None
+    always = {"id", "branch", "sources", "message", "committer", "metadata", "replace", "updated_at_ms"}
+    assert set(json.loads(raw)) == always
+
+
+def test_an_import_has_at_most_ten_thousand_sources(home: RepositoryContext) -> None:
+    """One more is refused, before anything is written."""
+    sources = [ImportSource("memory://x/y", f"in/{number}") for number in range(10_001)]
+    importing.check_sources(home, sources[1:])
+    with raises(InvalidRequest, "no_sources"):
+        importing.check_sources(home, sources)
+
+
+def test_a_bucket_is_imported_with_the_credentials_of_the_caller(home: RepositoryContext, s3_server: Any) -> None:
+    """They are given where the import runs, and are in no record."""
+    url, options = s3_server.url(), s3_server.options
+    open_store(url, storage_options=options).put("x/1", b"1")
+    id = started(home, ImportSource(f"{url}/x", "bucket"))
+    done = run_import(home, id, storage_options=options)
+    assert (done.state, done.ingested_count) == ("completed", 1)
+    assert sizes(home)["bucket/1"] == 1
+    raw = home.key_value.get(home.keys.import_record(id))
+    assert not any(str(value).encode() in (raw or b"") for value in options.values())
 
 
 def test_own_objects_are_not_imported(home: RepositoryContext) -> None:

@@ -17,7 +17,7 @@ from lakebed.repo import Repositories, RepositoryOptions
 from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.importing import ImportSource, cancel_import, run_import
-from lakebed.repo.heads.multipart import abort_upload, begin_upload, load_upload
+from lakebed.repo.heads.multipart import abort_upload, begin_upload, list_parts, load_upload, put_part
 from lakebed.repo.heads.write import delete_prefix
 from lakebed.repo.model.entry import IDENTITY_BYTES
 from lakebed.repo.model.layout import RECORD_FOLDERS, SETTINGS, Keys, deletion_key, repository_key
@@ -215,6 +215,8 @@ def test_no_other_record_that_is_changed_loses_a_field(home: RepositoryContext) 
     pull = create_pull(home, title="t", description="", source="work", destination="main", author="ada")
     task = record_task(home, "dump")
     upload, started = _upload(home), _import(home)
+    _, expected = load_upload(home, upload, branch="main", path="b")
+    put_part(home, upload, number=1, stored=data.upload(home, b"part"), expected=expected)
     acts: list[tuple[bytes, Callable[[], Any]]] = [
         (home.keys.pull(pull), partial(update_pull, home, pull, title="u")),
         (home.keys.pull(pull), partial(note_merged, home, pull, "01")),
@@ -222,6 +224,7 @@ def test_no_other_record_that_is_changed_loses_a_field(home: RepositoryContext) 
         (home.keys.task(task.id), partial(end_task, home, task)),
         (home.keys.upload(upload), partial(load_upload, home, upload, branch="main", path="b")),
         (home.keys.upload(upload), partial(abort_upload, home, upload, branch="main", path="b")),
+        (home.keys.part(upload, 1), lambda: list(list_parts(home, upload))),
         (home.keys.import_record(started), partial(cancel_import, home, started)),
         (home.keys.import_record(started), partial(run_import, home, started)),
     ]

@@ -36,6 +36,7 @@ _STATUSES: Final[dict[str, int]] = {
     "InvalidBucketName": 400,
     "InvalidDigest": 400,
     "InvalidPart": 400,
+    "InvalidPartNumber": 416,
     "InvalidPartOrder": 400,
     "InvalidRange": 416,
     "InvalidRequest": 400,
@@ -132,10 +133,13 @@ def error_reply(error: BaseException, *, request_id: str, resource: str, root_ur
     """
     fields = error_fields(error, request_id=request_id, root_url=root_url)
     status = _STATUSES[fields[0][1]]
+    size_bytes = error.facts.get("size_bytes") if status == 416 and isinstance(error, LakebedError) else None
+    # Clients that read an object in ranges, without asking for its size before, learn here that it is empty.
+    fields += [] if size_bytes is None else [("ActualObjectSize", str(size_bytes))]
     body = render("Error", [*fields, *echo("Resource", resource), ("RequestId", request_id)], namespace=None)
     reply = Response(body, status, media_type=XML_TYPE)
-    if status == 416 and isinstance(error, LakebedError):
-        reply.headers["content-range"] = content_range(None, size_bytes=int(error.facts.get("size_bytes", 0)))
+    if size_bytes is not None:
+        reply.headers["content-range"] = content_range(None, size_bytes=int(size_bytes))
     elif status == 503:
         reply.headers["retry-after"] = "1"
     return reply

@@ -106,8 +106,7 @@ def check_version(version: str | None) -> None:
 async def get_object(call: S3Call) -> Response:
     """Read an object, or a range of it."""
     check_version(call.pairs.get("versionId"))
-    if "partNumber" in call.pairs:
-        raise s3_error("NotImplemented", "Parts of a finished object are not kept: read a range of it.")
+    is_part = _is_first_part(call)
     place = call.place
     context = await call.context(is_proven_later=place.path != "")
     if not place.path:
@@ -119,7 +118,7 @@ async def get_object(call: S3Call) -> Response:
         if not check_conditions(call.headers, entry):
             return Response(status_code=304, headers=headers)
         span = parse_range(
-            call.headers.get("range"),
+            "bytes=0-" if is_part and entry.size_bytes else call.headers.get("range"),
             size_bytes=entry.size_bytes,
             if_range=call.headers.get("if-range"),
             etag=entry.checksum,
@@ -143,6 +142,22 @@ async def get_object(call: S3Call) -> Response:
     with explaining_bucket(place):
         entry = await look_up(call, context, place.ref, place.path)
     return await reply_with_found(call, lambda: find(context, place), reply, first=entry)
+
+
+def _is_first_part(call: S3Call) -> bool:
+    """Whether a part of the object is asked for: the whole is its only one, however it was uploaded.
+
+    Raises:
+        InvalidRequest: kind ``InvalidPartNumber``: it is another part; ``InvalidRequest``: there is a range too.
+    """
+    number = call.pairs.get("partNumber")
+    if number is None:
+        return False
+    if "range" in call.headers:
+        raise s3_error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter.")
+    if number != "1":
+        raise s3_error("InvalidPartNumber", "Parts of a finished object are not kept: read part 1, which is all of it.")
+    return True
 
 
 def find(context: RepositoryContext, place: Place) -> Entry:

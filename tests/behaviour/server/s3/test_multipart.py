@@ -45,14 +45,14 @@ def test_parts_become_one_object_in_their_order(gateway: Any, bucket: str, code:
     """The object is the named parts, with the metadata of the beginning and the ETag that clients compute."""
     s3 = gateway.s3()
     upload = begin(s3, bucket, "o", Metadata={"m": "1"}, ContentType="text/plain")
-    last = put(s3, bucket, "o", upload, 9, LAST)
+    last = put(s3, bucket, "o", upload, 10_000, LAST)
     put(s3, bucket, "o", upload, 3, b"replaced")
     first = put(s3, bucket, "o", upload, 3, FIRST)
     assert code(lambda: s3.get_object(Bucket=bucket, Key="o")) == "NoSuchKey"
     listed = s3.list_parts(Bucket=bucket, Key="o", UploadId=upload, MaxParts=1)
     assert ([part["PartNumber"] for part in listed["Parts"]], listed["IsTruncated"]) == ([3], True)
     listed = s3.list_parts(Bucket=bucket, Key="o", UploadId=upload, PartNumberMarker=listed["NextPartNumberMarker"])
-    assert [(part["PartNumber"], part["Size"]) for part in listed["Parts"]] == [(9, 1_000)]
+    assert [(part["PartNumber"], part["Size"]) for part in listed["Parts"]] == [(10_000, 1_000)]
     assert [row["UploadId"] for row in s3.list_multipart_uploads(Bucket=bucket)["Uploads"]] == [upload]
     digests = b"".join(hashlib.md5(body).digest() for body in (FIRST, LAST))
     tag = f'"{hashlib.md5(digests).hexdigest()}-2"'
@@ -129,7 +129,7 @@ def test_what_cannot_be_completed_changes_nothing(gateway: Any, bucket: str, cod
     """Parts that are missing, too small, wrong or out of order, and uploads of another key, are S3's own errors."""
     s3 = gateway.s3()
     upload = begin(s3, bucket, "o")
-    small, last = put(s3, bucket, "o", upload, 1, b"small"), put(s3, bucket, "o", upload, 2, LAST)
+    small, last = put(s3, bucket, "o", upload, 1, FIRST[1:]), put(s3, bucket, "o", upload, 2, LAST)
     missing, wrong = {"PartNumber": 7, "ETag": last["ETag"]}, {"PartNumber": 2, "ETag": '"0"'}
     for parts, expected in (
         ([small, last], "EntityTooSmall"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from email.header import Header, decode_header, make_header
 from typing import Any
@@ -131,6 +132,34 @@ def test_what_is_no_branch_is_read_only(gateway: Any, bucket: str, code: Code) -
     assert code(lambda: s3.put_object(Bucket="analytics", Key="main", Body=b"2")) == "InvalidArgument"
 
 
+def test_an_empty_object_is_read_in_ranges_and_parts(gateway: Any, bucket: str) -> None:
+    """AWS's common runtime asks for a range, is told that the object has no bytes, and asks for part 1."""
+    gateway.s3().put_object(Bucket=bucket, Key="e", Body=b"")
+    refused = gateway.send("GET", f"/{bucket}/e", range="bytes=0-8388607")
+    assert (refused.status, refused.headers["content-type"]) == (416, "application/xml")
+    assert ElementTree.fromstring(refused.data).findtext("ActualObjectSize") == "0"
+    part = gateway.send("GET", f"/{bucket}/e?partNumber=1")
+    assert (part.status, part.headers["content-length"], part.data) == (200, "0", b"")
+
+
+def test_the_only_part_of_an_object_is_all_of_it(gateway: Any, bucket: str, code: Code) -> None:
+    """However it was uploaded; others are refused, and so is a range of a part."""
+    s3 = gateway.s3()
+    s3.put_object(Bucket=bucket, Key="p", Body=b"0123456789")
+    got = s3.get_object(Bucket=bucket, Key="p", PartNumber=1)
+    shown = s3.head_object(Bucket=bucket, Key="p", PartNumber=1)
+    for reply in (got, shown):
+        status = reply["ResponseMetadata"]["HTTPStatusCode"]
+        assert (status, reply["ContentRange"], reply["ContentLength"]) == (206, "bytes 0-9/10", 10)
+        assert "PartsCount" not in reply
+    assert got["Body"].read() == b"0123456789"
+    for number in (2, 10_000):
+        assert (
+            code(lambda number=number: s3.get_object(Bucket=bucket, Key="p", PartNumber=number)) == "InvalidPartNumber"
+        )
+    assert code(lambda: s3.get_object(Bucket=bucket, Key="p", PartNumber=1, Range="bytes=0-1")) == "InvalidRequest"
+
+
 def test_ranges_and_conditions_of_reads(gateway: Any, bucket: str, code: Code) -> None:
     """A range is that of the bytes, one outside is refused with the size; conditions decide as HTTP says."""
     s3, body = gateway.s3(), bytes(range(100))
@@ -139,6 +168,8 @@ def test_ranges_and_conditions_of_reads(gateway: Any, bucket: str, code: Code) -
         got = s3.get_object(Bucket=bucket, Key="r", Range=header)
         assert (got["Body"].read(), got["ResponseMetadata"]["HTTPStatusCode"]) == (expected, 206)
     assert code(lambda: s3.get_object(Bucket=bucket, Key="r", Range="bytes=100-")) == "InvalidRange"
+    refused = gateway.send("GET", f"/{bucket}/r", range="bytes=100-")
+    assert (refused.status, refused.headers["content-range"]) == (416, "bytes */100")
     assert s3.get_object(Bucket=bucket, Key="r", IfMatch=tag)["Body"].read() == body
     assert code(lambda: s3.get_object(Bucket=bucket, Key="r", IfMatch='"x"')) == "PreconditionFailed"
     assert code(lambda: s3.get_object(Bucket=bucket, Key="r", IfNoneMatch=tag)) == "304"
