@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,9 @@ from lakebed.bounded_cache import BoundedCache
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.collect.expire import ExpireRules
 from lakebed.table.collect.lineage import withdraw_late
+from lakebed.table.collect.live_versions import read_live_versions
+from lakebed.table.collect.reachability import _Case
+from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing import RecordingStore
 from worlds.table.world import TableWorld, committed_world
@@ -101,6 +105,28 @@ def test_a_dry_run_says_exactly_what_a_run_does() -> None:
     assert before - made.stored() == {doomed.path for doomed in plan.doomed}
     assert report.deleted_bytes == plan.bytes_freed
     assert plan.kept == report.kept
+
+
+@pytest.mark.parametrize("held", [(3,), (2, 4), (1, 3, 5), (1, 2, 3, 4, 5, 6)])
+def test_what_is_kept_and_what_is_deleted_is_everything(held: tuple[int, ...]) -> None:
+    """The report counts each file of what expired once: it went, or a tag keeps it."""
+    every = committed_world(8).table.expire(retain_max=2)
+    assert not every.kept
+    made = committed_world(8)
+    for snapshot_id in held:
+        made.hold(f"of-{snapshot_id}", snapshot_id)
+    report = made.table.expire(retain_max=2)
+    assert report.deleted_count + sum(report.kept.values()) == every.deleted_count
+
+
+def test_files_that_are_kept_for_a_reason_are_counted_once_each() -> None:
+    """Also where one version after the other is asked, and some of their files are the same."""
+    branch = committed_world(1).table.context
+    nothing = np.zeros(5, np.bool_)
+    case = _Case(branch, read_live_versions(branch), ReferencedFiles(branch), pa.table({"path": ["file"] * 5}), nothing)
+    for places in ([0, 1, 2], [2, 3], [0]):
+        case.keep(np.isin(np.arange(5), places), "needed")
+    assert case.kept == {"needed": 4}
 
 
 def test_impossible_retention_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.table.branch.tag_index import load_entries
@@ -320,6 +321,20 @@ def test_an_index_with_a_damaged_bit_names_no_other_version(bench: Any) -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         bench.store.put(layout.tag_index, bytes(damaged))
         assert load_entries(bench.store, layout=layout, environment=bench.environment) == entries, bit
+
+
+def test_the_index_forgets_deleted_tags_once_they_are_most_of_it(bench: Any) -> None:
+    """It has at most twice as many rows as there are tags, so that a look costs no more than that."""
+    bench.commit("a")
+    for number in range(12):
+        bench.table.create_tag(f"t{number}")
+    bench.clock.advance(60)
+    layout = bench.table.context.layout
+    for left in (12, 6, 5, 3, 2, 1):
+        bench.table.delete_tag(*(tag.name for tag in bench.table.tags()[left:]), if_exists=True)
+        assert len(load_entries(bench.store, layout=layout, environment=bench.environment)) == left
+        packed = bytes(bench.store.get(layout.tag_index))[16:]
+        assert len(zstandard.ZstdDecompressor().decompress(packed)) // 24 <= 2 * left
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"LBTAGIX1garbage", b"LBTAGIX2garbage", b"LBTAGIX2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pyarrow as pa
 import pytest
 
 from lakebed.bounded_cache import BoundedCache
@@ -11,7 +12,7 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.manifest_reader import ManifestReader, _resident_bytes
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.codec.stats import EMPTY_STATS
@@ -114,6 +115,13 @@ def test_small_manifests_count_at_what_they_take(store: ObjectStore) -> None:
     assert cache.size_bytes > 20_000
 
 
+def test_entries_in_pieces_count_at_what_all_of_them_take(store: ObjectStore) -> None:
+    """Arrow's overhead comes once for each column of each piece."""
+    metas = [stored(store, f"s{number}", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 1) for number in range(8)]
+    parts = [reader(store).entries(meta) for meta in metas]
+    assert _resident_bytes(pa.concat_tables(parts)) == sum(map(_resident_bytes, parts))
+
+
 def test_live_files_count_against_the_bound(store: ObjectStore, snapshot: Snapshot) -> None:
     """The cache counts the live files it keeps, and drops those of an earlier snapshot that it extended."""
     cache = BoundedCache(1 << 28)
@@ -136,6 +144,25 @@ def test_live_files_count_against_the_bound(store: ObjectStore, snapshot: Snapsh
     assert counts.get == 3, "only the two lists and the new manifest are read"
     states = [key for key in cache._items if isinstance(key[1], bytes)]
     assert len(states) == 1, "the state that was extended is not kept beside the new one"
+
+
+def test_of_many_manifests_only_the_newest_state_is_kept(store: ObjectStore) -> None:
+    """One manifest after the other: the state that is extended goes, and not another one."""
+    cache = BoundedCache(1 << 28)
+    manifests = reader(store, cache=cache)
+    metas = [
+        stored(
+            store,
+            f"n{number}",
+            BucketChange(EMPTY_ROW, 0, 1, added=(dataclasses.replace(FILE, file_name=f"f{number}"),)),
+            1,
+        )
+        for number in range(8)
+    ]
+    for count in range(1, 9):
+        names = manifests.live_of(metas[:count]).column("file_name").to_pylist()
+        assert names == [f"f{number}" for number in range(count)]
+        assert len([key for key in cache._items if isinstance(key[1], bytes)]) == 1
 
 
 def test_a_cache_too_small_keeps_nothing(store: ObjectStore, snapshot: Snapshot) -> None:
