@@ -232,6 +232,10 @@ def test_a_dropped_table_is_not_taken_for_an_empty_one() -> None:
         with raises(NotFound, "table_empty"):
             verb()
     lake.drop_table("t")
-    for verb in (lambda: table.create_tag("a"), lambda: table.create_branch("b"), lambda: table.read(timestamp_ms=1)):
+    gone: list[Callable[[], object]] = [
+        *(lambda: table.create_tag("a"), lambda: table.create_branch("b"), lambda: table.read(timestamp_ms=1)),
+        *(lambda: table.read(version=1), lambda: table.diff("a", 2), lambda: table.rollback_to(1)),
+    ]
+    for verb in gone:
         with raises(NotFound, "table_not_found", match="it was dropped"):
             verb()

@@ -48,9 +48,18 @@ def resolve(branch: TableBranch, *, version: int | str | None = None, timestamp:
 
     Raises:
         InvalidRequest: both given, or text that cannot name a version.
-        NotFound: no such snapshot, tag or branch; or the time is before everything (names the earliest time).
+        NotFound: no such snapshot, tag or branch; or the time is before everything (names the earliest time); kind
+            ``table_not_found``: the table was dropped.
     Cost: newest or tag 1-2 GETs; id 1 GET; time 1 LIST + log2(snapshots) + 1 GETs.
     """
+    try:
+        return _resolve(branch, version, timestamp)
+    except NotFound:
+        branch.look()  # it says so when the table was dropped
+        raise
+
+
+def _resolve(branch: TableBranch, version: int | str | None, timestamp: Time | None) -> Resolved:
     if version is not None and timestamp is not None:
         raise InvalidRequest("Give a version or a timestamp, not both.", kind="ambiguous_version")
     if timestamp is not None:
@@ -59,7 +68,7 @@ def resolve(branch: TableBranch, *, version: int | str | None = None, timestamp:
         return at_version(branch, version)
     newest = branch.snapshots.latest()
     if newest is None:
-        raise _without_snapshots(branch)
+        raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
     return Resolved(newest)
 
 
@@ -105,7 +114,7 @@ def at_time(branch: TableBranch, time_ms: int) -> Resolved:
     if ids and (first := branch.snapshots.find(ids[0])) is not None:
         times.append(first.time_ms)
     if not times:
-        raise _without_snapshots(branch)
+        raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
     raise NotFound(
         f"Nothing is kept from {utc(time_ms)} or before: the earliest time that can be read is {utc(min(times))} "
         f"({min(times)}).",
@@ -166,12 +175,6 @@ def _newest_source(branch: TableBranch) -> Source:
     except NotFound:
         branch.look()  # it says so when the table was dropped
         raise
-
-
-def _without_snapshots(branch: TableBranch) -> NotFound:
-    """The error of a table to which nothing was written. Raises that of one that was dropped."""
-    branch.look()
-    return NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
 
 
 def _at_id(branch: TableBranch, snapshot_id: int) -> Resolved:
