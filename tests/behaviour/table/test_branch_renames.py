@@ -144,6 +144,19 @@ def test_a_renamed_branch_has_all_that_it_had(bench: Any) -> None:
     assert not list(bench.store.list(RENAMED_FOLDER))
 
 
+def test_files_that_a_late_writer_left_under_the_new_name_are_replaced(bench: Any) -> None:
+    """Of an earlier branch of that name: the renamed branch has its own snapshots, tags and consumers all the same."""
+    fill(bench)
+    for meta in list(bench.store.list("branch/branch-old")):
+        if "/schema/" not in meta.path and "tag-index" not in meta.path:
+            bench.store.put(meta.path.replace("branch-old", "branch-new"), b"of an earlier branch")
+    bench.table.rename_branch("old", "new")
+    check_moved(bench)
+    for meta in bench.store.list("branch/branch-new"):
+        assert bytes(bench.store.get(meta.path)) != b"of an earlier branch", meta.path
+    assert check_whole(bench) == {"new": ["b2", "b3", "m2"]}
+
+
 def test_a_renamed_branch_was_created_when_it_was_made(bench: Any) -> None:
     """Not when it got its name, however often it is renamed."""
     fill(bench)
