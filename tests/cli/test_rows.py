@@ -134,6 +134,7 @@ def test_overwrite(cli: Cli, lake: str, tmp_path: Path) -> None:
 
 UNFIT: list[tuple[str, str, str | None, int]] = [
     ("upsert", "none.csv", None, exits.NOT_FOUND),
+    ("upsert", "none", None, exits.NOT_FOUND),
     ("upsert", "a.txt", "x", exits.USAGE),
     ("upsert", "a.csv", HEADER + "x,UA,1\n", exits.USAGE),
     ("upsert", "a.csv", HEADER + ",UA,1\n", exits.USAGE),

@@ -374,6 +374,8 @@ def _format_of(path: str, format: str | None) -> Format:
         name = name.with_suffix("")
     suffix_format = _BY_SUFFIX.get(name.suffix)
     if format is not None or suffix_format is None:
+        if path != "-":
+            _source_of(path)  # a name that is mistyped says nothing of a format
         raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
     return suffix_format
 
