@@ -268,7 +268,7 @@ S3: Final[dict[str, Needs]] = {
     ),
     "CreateBucket": _need("fs:CreateBranch", _BRANCH),
     "DeleteBucket": _need("fs:DeleteBranch", _BRANCH),
-    **dict.fromkeys(("GetObject", "HeadObject"), _need("fs:ReadObject", _S3_OBJECT)),
+    **dict.fromkeys(("GetObject", "HeadObject", "GetObjectTagging"), _need("fs:ReadObject", _S3_OBJECT)),
     **dict.fromkeys(
         ("PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "ListParts",
          "CompleteMultipartUpload", "AbortMultipartUpload"),

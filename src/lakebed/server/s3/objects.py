@@ -160,6 +160,15 @@ def _is_first_part(call: S3Call) -> bool:
     return True
 
 
+@OBJECTS.add("GET", "object", "GetObjectTagging", needs="read", query=("tagging",))
+async def get_tags(call: S3Call) -> Response:
+    """Say that an object has no tags: clients ask before they copy a large one in parts."""
+    check_version(call.pairs.get("versionId"))
+    context = await call.context()
+    await call.look(find, context, call.place)
+    return Response(render("Tagging", [("TagSet", [])]), media_type=XML_TYPE)
+
+
 def find(context: RepositoryContext, place: Place) -> Entry:
     """The entry at a place. Raises as `explaining_bucket`."""
     with explaining_bucket(place):

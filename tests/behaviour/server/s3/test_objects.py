@@ -142,6 +142,17 @@ def test_an_empty_object_is_read_in_ranges_and_parts(gateway: Any, bucket: str) 
     assert (part.status, part.headers["content-length"], part.data) == (200, "0", b"")
 
 
+def test_an_object_has_no_tags(gateway: Any, bucket: str, code: Code) -> None:
+    """As in lakeFS: clients that ask before they copy go on; one that is missing has none either."""
+    s3 = gateway.s3()
+    s3.put_object(Bucket=bucket, Key="t", Body=b"1")
+    assert s3.get_object_tagging(Bucket=bucket, Key="t")["TagSet"] == []
+    assert code(lambda: s3.get_object_tagging(Bucket=bucket, Key="missing")) == "NoSuchKey"
+    assert code(lambda: s3.get_object_tagging(Bucket="analytics.missing", Key="t")) == "NoSuchBucket"
+    put = {"Bucket": bucket, "Key": "t", "Tagging": {"TagSet": [{"Key": "a", "Value": "b"}]}}
+    assert code(lambda: s3.put_object_tagging(**put)) == "NotImplemented"
+
+
 def test_the_only_part_of_an_object_is_all_of_it(gateway: Any, bucket: str, code: Code) -> None:
     """However it was uploaded; others are refused, and so is a range of a part."""
     s3 = gateway.s3()

@@ -171,7 +171,7 @@ def test_bodies_that_are_not_as_announced_are_refused(gateway: Any, bucket: str,
     [
         ("PUT", "/{bucket}/k?acl=", (501, "NotImplemented")),
         ("GET", "/{bucket}?policy=", (501, "NotImplemented")),
-        ("GET", "/{bucket}/k?tagging=", (501, "NotImplemented")),
+        ("PUT", "/{bucket}/k?tagging=", (501, "NotImplemented")),
         ("POST", "/{bucket}/k", (405, "MethodNotAllowed")),
         ("DELETE", "/", (405, "MethodNotAllowed")),
         ("GET", "/{bucket}?max-keys=-1", (400, "InvalidArgument")),
