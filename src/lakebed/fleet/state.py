@@ -239,7 +239,9 @@ class TenantState:
             timeline = self._by_id(at.timeline)
         number = self.version_of(at)
         sentences = []
-        if timeline is not None and at.lsn >= timeline.lsn:
+        if timeline is not None and at.lsn > timeline.lsn:
+            sentences.append(f"The timeline {timeline.name} is committed up to LSN {timeline.lsn}, not to {at.lsn}.")
+        elif timeline is not None and at.lsn == timeline.lsn:
             sentences.append(f"Version {number} is the newest of the timeline {timeline.name} until the next commit.")
         elif timeline is not None and timeline.cutoff <= at.lsn:
             policy = self.record.policy

@@ -163,6 +163,7 @@ def test_a_version_is_explained_by_what_it_can_be_read_through() -> None:
     assert "is the newest of the timeline main until" in why("6")[2]
     assert why("experiment")[0] == "experiment@14"
     assert why("main-until-5@22")[2].endswith("No pin or branch keeps it.")
+    assert why("main@13")[2] == "The timeline main is committed up to LSN 12, not to 13. No pin or branch keeps it."
     for version in ("2", "7", "nothing"):
         with pytest.raises(NotFound):
             why(version)
