@@ -71,6 +71,7 @@ class _Call(Generic[R]):
             result = function()
         except BaseException as error:
             self._outcome.set_exception(error)
+            del self  # the error refers to this frame, and would keep itself and what it was about
             raise
         self._outcome.set_result(result)
         return result
@@ -255,6 +256,7 @@ def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T]
         return list(outcomes)
     finally:
         pool.close()
+        del calls, outcomes  # as in `_Call.make`
 
 
 class kept_property(cached_property[T]):  # noqa: N801

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -99,6 +102,28 @@ def test_items_are_mapped_with_as_many_threads_as_there_may_be(monkeypatch: pyte
     assert sorted(made) == [*range(20)]
     with pytest.raises(ValueError, match="-1"):
         map_in_pool(ThreadRuntime(), square, [1, -1, -2], worker_count_max=4)
+
+
+def test_a_failed_call_keeps_nothing_of_its_item() -> None:
+    """What it was about, such as a large body, is free at once, and not with the next collection of garbage."""
+
+    class Body:
+        pass
+
+    def fail(_: Body) -> None:
+        raise ValueError("failed")
+
+    def map_bodies() -> list[weakref.ref[Body]]:
+        bodies = [Body() for _ in range(3)]
+        with suppress(ValueError):
+            map_in_pool(ThreadRuntime(), fail, bodies, worker_count_max=2)
+        return [weakref.ref(body) for body in bodies]
+
+    gc.disable()
+    try:
+        assert [body() for body in map_bodies()] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_thread_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
