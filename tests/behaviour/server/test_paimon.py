@@ -131,6 +131,16 @@ def test_the_only_column_of_a_table_is_moved_to_the_end(paimon: Paimon) -> None:
     assert paimon.refuse(404, "POST", ":", {"changes": [missing]})["resourceType"] == "COLUMN"
 
 
+@pytest.mark.parametrize("kind", ["BEFORE", "AFTER"])
+def test_a_column_is_not_moved_next_to_itself(paimon: Paimon, kind: str) -> None:
+    """It stays where it is: before itself it came to the front."""
+    paimon.create("t")
+    name = FIELDS[-1]["name"]
+    move = {"fieldName": name, "referenceFieldName": name, "type": kind}
+    paimon.refuse(400, "POST", ":", {"changes": [{"action": "updateColumnPosition", "move": move}]})
+    assert paimon.done("GET", ":")["schema"]["fields"] == FIELDS
+
+
 def test_a_table_is_altered_whole_or_not(paimon: Paimon) -> None:
     """Schema changes of one request make one schema; one that is refused changes nothing; the id stays."""
     paimon.create("t", comment="flights", options={"file.format": "parquet"})

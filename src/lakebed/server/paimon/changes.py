@@ -131,8 +131,10 @@ def _move(schema: TableSchema, move: Move) -> TableSchema:
     reference = move.reference_field_name or ""
     require_column(schema, reference)
     if move.type == "BEFORE":
+        if reference == move.field_name:
+            raise _refused(f"column {reference!r} cannot be placed before itself")
         others = [name for name in names if name != move.field_name]
-        place = others.index(reference) if reference in others else 0
+        place = others.index(reference)
         return move_column(schema, move.field_name, after=others[place - 1] if place else None)
     return move_column(schema, move.field_name, after=reference)
 
