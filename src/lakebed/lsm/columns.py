@@ -87,14 +87,24 @@ def flags_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def keys_of(array: pa.BinaryArray) -> list[bytes]:
-    """The elements of an array without nulls, as Python bytes; about 60 ns each, where `to_pylist` takes 600.
+    """The elements of an array without nulls, as Python bytes; `to_pylist` takes 600 ns each.
 
-    Arrow's way by numpy takes 15 ns, but loads pandas: it is taken where that is loaded already.
+    Arrow's way by numpy loads pandas: it is taken where that is loaded already.
+
+    Cost: about 15 ns each; of different lengths, without pandas, 60.
     """
+    count = len(array)
+    keys: list[bytes] = []
+    if not count:
+        return keys
     if "pandas" in sys.modules:
-        keys: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
+        keys = array.to_numpy(zero_copy_only=False).tolist()
         return keys
     _, offsets, content = array.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset).tolist() if len(array) else []
-    text = memoryview(content or b"")[ends[0] : ends[-1]].tobytes() if ends else b""
-    return [text[start - ends[0] : end - ends[0]] for start, end in pairwise(ends)]
+    ends = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
+    start, length = int(ends[0]), int(ends[1]) - int(ends[0])
+    if length and bool((np.diff(ends) == length).all()):
+        keys = np.frombuffer(content, f"V{length}", count, start).tolist()
+        return keys
+    text = memoryview(content or b"")[start : int(ends[-1])].tobytes()
+    return [text[first:behind] for first, behind in pairwise((ends - start).tolist())]
