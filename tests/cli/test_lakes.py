@@ -136,6 +136,29 @@ def test_what_is_no_lake(cli: Cli, tmp_path: Path, command: str) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "notes.txt", "other"]
 
 
+@pytest.mark.parametrize("folder", ["other", "lake/default.db/t", "lake/default.db/t/deeper"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("kv", "create", "LAKE", "serving"),
+        ("kv", "put", "LAKE", "serving", "k", "v"),
+        ("key", "create", "LAKE"),
+        ("repo", "create", "LAKE", "analytics"),
+        ("table", "create", "LAKE", "t", "--column", "id INT"),
+    ],
+)
+def test_no_store_is_created_among_other_files(cli: Cli, tmp_path: Path, words: tuple[str, ...], folder: str) -> None:
+    """A store of any kind is created in a lake or an empty folder, not among other files or in a table."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    assert cli("table", "create", tmp_path / "lake", "t", "--column", "id INT").code == exits.OK
+    before = sorted(tmp_path.rglob("*"))
+    answer = cli(*(tmp_path / folder if word == "LAKE" else word for word in words), "--json")
+    assert answer.code == exits.USAGE
+    assert answer.error["kind"] == "not_a_lake"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_newer_lake_is_refused(cli: Cli, lake: str) -> None:
     """A lake of a newer format is distinguished from a damaged one; both exit with 5."""
     marker = Path(lake) / "lakebed.json"

@@ -146,7 +146,7 @@ def test_nothing_there_is_said(cli: Cli, tmp_path: Path) -> None:
     refused(cli("repo", "ls", lake, "analytics", "nothing"), 3, "nothing")
     refused(cli("repo", "stat", lake, "analytics", "main", "nothing"), 3, "nothing")
     refused(cli("repo", "get", lake, "analytics", "main", "nothing"), 3, "nothing")
-    refused(cli("repo", "put", lake, "analytics", "main", "a", tmp_path / "no-file"), 2, "no file")
+    refused(cli("repo", "put", lake, "analytics", "main", "a", tmp_path / "no-file"), 3, "no file")
     refused(cli("repo", "put", lake, "analytics", "main", "../a", __file__), 2)
     refused(cli("repo", "ls", lake, "analytics", "main~x"), 2)
     refused(cli("repo", "collect", lake, "analytics", "--grace", "soon"), 2)
@@ -236,7 +236,7 @@ def test_mistyped_names_and_paths_are_answered_by_what_is_there(cli: Cli, tmp_pa
     refused(cli("repo", "rm", lake, "ops", "main", "nope/", "--recursive"), 3, "no path begins with nope/")
     refused(cli("repo", "put", lake, "ops", "main", "b", tmp_path), 2, "is a folder")
     refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path), 2, "is a folder")
-    refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path / "no" / "b"), 2, "There is no folder")
+    refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path / "no" / "b"), 3, "There is no folder")
     refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "not an integer")
     refused(cli("key", "create", lake, "--role", "boss"), 2, "'read', 'write', 'admin'")
     assert cli("repo", "reset", lake, "ops", "main", "--path", "raw").out == "Nothing was uncommitted at raw on main.\n"

@@ -38,6 +38,7 @@ class CreateKey(RepositoriesCommand, name="create"):
 
     def run(self) -> None:
         tables = (*(self.table or ()), *(f"{name}.{ALL_TABLES}" for name in self.database or ()))
+        self.refuse_other_folder()
         with self.writing_all(create=not self.repository) as repositories:
             for name in self.repository or ():
                 repositories.repository(name)  # a key for a mistyped name would be useless

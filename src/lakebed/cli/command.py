@@ -17,11 +17,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final
 
+import lakebed
 from lakebed.cli import output
 from lakebed.cli.grammar import OPTIONS_VARIABLE, option, options_of, pairs
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, NotFound
 
 _SECRET: Final = re.compile(r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE)
 """Names of settings whose values are secrets."""
@@ -84,6 +86,11 @@ class Command:
     def hints(self, problem: LakebedError) -> Iterator[str]:
         """Sentences that help with an error, such as similar names that exist."""
         yield from ()
+
+    def refuse_folder_of_others(self, url: str) -> None:
+        """Raise `InvalidRequest` for a folder with other things than a lake, before a store is created in it."""
+        with suppress(NotFound):
+            lakebed.open(url, create=False, storage_options=self.storage_options)
 
     def result(self, facts: Any, text: str) -> None:
         """Print the facts as JSON if JSON was asked for, otherwise the sentence."""

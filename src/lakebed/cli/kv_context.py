@@ -48,6 +48,13 @@ class DatabaseCommand(Command):
         assert self.name is not None
         return database_at(url_of(self.lake, self.name), self.storage_options)
 
+    def database_to_create(self) -> DatabaseAdmin:
+        """The database, not opened. Raises `InvalidRequest` where it is none yet, and LAKE is not a lake's folder."""
+        admin = self.database()
+        if self.lake is not None and not admin.exists():
+            self.refuse_folder_of_others(self.lake)
+        return admin
+
     def hints(self, problem: LakebedError) -> Iterator[str]:
         """Similar names, for a database that does not exist. Cost: 1 to 3 LISTs."""
         if problem.kind != "database_not_found" or self.lake is None or self.name is None:

@@ -25,7 +25,7 @@ class Create(DatabaseCommand, name="create"):
     after_destroy: AfterDestroy = False
 
     def run(self) -> None:
-        admin = self.database()
+        admin = self.database_to_create()
         if admin.exists():
             raise AlreadyExists(f"There is a database at {admin.location.url} already.", url=admin.location.url)
         with admin.open(options=DatabaseOptions(background=False), after_destroy=self.after_destroy):

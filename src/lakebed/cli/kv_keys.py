@@ -74,7 +74,7 @@ class Put(DatabaseCommand, name="put"):
             check_json(named, self.encoding)
         if ttl is not None:
             lifetime_ms(ttl)
-        admin = self.database()
+        admin = self.database_to_create()
         with admin.open(options=SHORT_LIVED, take_over=self.take_over, after_destroy=self.after_destroy) as opened:
             opened.put(named, body, ttl=ttl)
             level_0_count = opened.stats().l0_count

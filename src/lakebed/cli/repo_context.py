@@ -73,6 +73,11 @@ class RepositoriesCommand(Command):
             storage_options=self.storage_options,
         )
 
+    def refuse_other_folder(self) -> None:
+        """Raise `InvalidRequest` for a folder of something else, before repositories are made in it."""
+        if self.metadata is None and not self.lake.startswith(("http://", "https://")):
+            self.refuse_folder_of_others(self.lake)
+
     @contextmanager
     def writing_all(self, *, create: bool = False) -> Iterator[Repositories]:
         """Open the repositories to change them, through the server that owns them if there is one."""

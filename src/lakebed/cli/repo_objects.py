@@ -43,8 +43,10 @@ class Put(RepositoryCommand, name="put"):
         if self.file.is_dir():
             raise InvalidRequest(f"{self.file} is a folder: name one file, or import the folder.", kind="not_a_file")
         if str(self.file) != "-" and not self.file.exists():
-            raise InvalidRequest(
-                f"There is no file {self.file}: name one, or - for standard input.", kind="file_not_found"
+            raise NotFound(
+                f"There is no file {self.file}: name one, or - for standard input.",
+                kind="file_not_found",
+                path=str(self.file),
             )
         with self.writing() as repository:
             target = repository.branch(self.branch)
@@ -77,7 +79,7 @@ class Get(RepositoryCommand, name="get"):
                 kind="not_a_file",
             )
         if not to_stdout and not self.file.parent.is_dir():
-            raise InvalidRequest(f"There is no folder {self.file.parent}: create it first.", kind="folder_not_found")
+            raise NotFound(f"There is no folder {self.file.parent}: create it first.", kind="folder_not_found")
         if not to_stdout and self.file.is_file() and not self.force:
             raise AlreadyExists(f"{self.file} already exists: name another file, or give --force.", kind="file_exists")
         with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:

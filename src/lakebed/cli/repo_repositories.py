@@ -28,6 +28,7 @@ class Create(RepositoryCommand, name="create"):
     def run(self) -> None:
         check_repository_name(self.repository)  # before the lake is created: a mistake creates none
         check_branch_name(self.default_branch)
+        self.refuse_other_folder()
         with self.writing_all(create=True) as repositories:
             made = repositories.create(self.repository, namespace=self.namespace, default_branch=self.default_branch)
             facts = _facts(made)

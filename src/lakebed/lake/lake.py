@@ -33,6 +33,7 @@ from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
 from lakebed.lake.stores import Stores, root_of
 from lakebed.objects.open import open_store
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.objects.reserve import keep_reserve
@@ -65,20 +66,24 @@ def open_lake(
         storage_options: settings and credentials of the object store, in addition to its environment variables.
 
     Raises:
-        InvalidRequest: the folder contains something else, or is inside of a table (which no `create` is needed to
-            open), or the store ignores create-only puts.
+        InvalidRequest: the folder contains something else, or no lake and is inside of a table, or the store ignores
+            create-only puts.
         NotFound: the folder is empty or missing, and not `create`.
         UnsupportedFormat: the lake needs a newer lakebed.
         Unavailable: the store does not answer, or the folder may not be written.
 
-    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one; with `create`, 1 LIST below a folder
-        that is named as a database's).
+    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one; where there is none, 1 LIST below a
+        folder that is named as a database's).
     """
     environment = environment or Environment()
-    store = open_store(url, storage_options=storage_options, environment=environment, create=create)
-    if create:
-        _refuse_inside(store.root_url, storage_options=storage_options, environment=environment)
-    return Lake.open(store, create=create, environment=environment, storage_options=storage_options)
+    try:
+        store = open_store(url, storage_options=storage_options, environment=environment, create=create)
+        if create:
+            _refuse_inside(store.root_url, storage_options=storage_options, environment=environment)
+        return Lake.open(store, create=create, environment=environment, storage_options=storage_options)
+    except NotFound:
+        _refuse_inside(str(parse_url(url)), storage_options=storage_options, environment=environment)
+        raise
 
 
 def _refuse_inside(url: str, *, storage_options: Mapping[str, str] | None, environment: Environment) -> None:
