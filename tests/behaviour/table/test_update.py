@@ -124,6 +124,9 @@ def test_updates_that_may_not_be() -> None:
         ("day", pa.date32(), 1.5, 1),
         ("at", pa.timestamp("ms"), dt.datetime(2024, 2, 29, 0, 0, 0, 1), dt.datetime(2024, 2, 29, 0, 0, 0, 1000)),
         ("at", pa.timestamp("us"), math.inf, 7),
+        ("at", pa.timestamp("us"), dt.datetime(2024, 2, 29, tzinfo=dt.UTC), dt.datetime(2024, 2, 29)),
+        ("at", pa.timestamp("us", "UTC"), dt.datetime(2024, 2, 29), dt.datetime(2024, 2, 29, tzinfo=dt.UTC)),
+        ("list", pa.list_(pa.timestamp("us")), [dt.datetime(2024, 2, 29, tzinfo=dt.UTC)], [dt.datetime(2024, 2, 29)]),
         ("time", pa.time32("ms"), dt.time(0, 0, 0, 1), dt.time(0, 0, 0, 1000)),
         ("row", pa.struct([("a", pa.int32())]), {"b": 1}, {"a": 1}),
         ("row", pa.struct([("a", pa.int32())]), [("b", 1)], {}),
@@ -137,7 +140,7 @@ def test_updates_that_may_not_be() -> None:
 def test_a_value_of_which_a_part_would_be_lost_is_refused(
     column: str, kind: pa.DataType, lossy: object, kept: object
 ) -> None:
-    """A fraction, a time of day, digits of a second and unknown fields are not cut off; nothing is changed."""
+    """A fraction, a time of day, a time zone, digits of a second and unknown fields are not cut off or guessed."""
     store = open_store(f"memory://update-{uuid.uuid4()}")
     table = Table.create(store, name="t", schema=pa.schema([("id", pa.int64()), (column, kind)]))
     table.append(pa.table({"id": [1]}))

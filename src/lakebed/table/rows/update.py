@@ -128,8 +128,15 @@ def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) ->
         ) from error
 
 
+def _has_zone(value: datetime.datetime) -> bool:
+    return value.utcoffset() is not None
+
+
 def _refuse_loss(value: object, kind: pa.DataType) -> None:
-    """Raise `ValueError` for what Arrow (26.0) would cut without a word: fractions, times of days, unknown fields."""
+    """Raise `ValueError` for what Arrow (26.0) would cut or guess without a word.
+
+    Fractions, times of days, unknown fields; and time zones, which rows that are written may not lose or gain either.
+    """
     if isinstance(value, float | np.floating | Decimal):
         counts = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
         if counts and value != int(value):
@@ -137,6 +144,8 @@ def _refuse_loss(value: object, kind: pa.DataType) -> None:
     elif isinstance(value, datetime.datetime) and pa.types.is_date(kind):
         if value.replace(tzinfo=None) != datetime.datetime(value.year, value.month, value.day):
             raise ValueError("it has a time of day")
+    elif isinstance(value, datetime.datetime) and pa.types.is_timestamp(kind) and _has_zone(value) != bool(kind.tz):
+        raise ValueError("it has no time zone" if kind.tz else "it has a time zone, which the column has not")
     elif isinstance(value, datetime.datetime | datetime.time) and pa.types.is_temporal(kind):
         pa.scalar(value).cast(kind)  # refuses digits of a second that the type has not
     elif pa.types.is_struct(kind):
