@@ -6,24 +6,29 @@ call, on a repository set up anew. What the next process finds is compared with 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import get_args
 
 import pytest
 
-from lakebed.errors import OutcomeUnknown
+from lakebed.errors import InvalidRequest, OutcomeUnknown
 from lakebed.repo.heads.compact import compact_once
 from lakebed.repo.heads.importing import ImportSource, import_status, list_unfinished_imports, run_import
 from lakebed.repo.heads.write import delete_prefix
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.pulls import create_pull, load_pull, update_pull
 from lakebed.repo.references.branches import load_branch
 from lakebed.repo.references.commits import Walk
 from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.verbs.merge import Merge, merge_pull
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import (
     MemoryRepository,
+    Pause,
     Trap,
     TrapMode,
     contents,
@@ -205,6 +210,62 @@ def test_every_call_can_fail(name: str, mode: TrapMode) -> None:
             assert head_of(home, "main") == case.head
             assert len(load_branch(home, "main")[0].sealed) <= 1
     assert sprung == len(calls) >= 1  # every call was visited
+
+
+@pytest.mark.parametrize("mode", get_args(TrapMode))
+def test_every_call_of_the_merge_of_a_pull_request_can_fail(mode: TrapMode) -> None:
+    """It says that it is merged, by which commit, exactly when the branch has the commit; else it is merged later."""
+
+    def with_pull() -> tuple[MemoryRepository, str]:
+        place = copy_of(prepared(forked)[0])
+        with open_context(place) as home:
+            id = create_pull(home, title="t", description="", source="dev", destination="main", author="ada")
+        return place, id
+
+    def merge_it(place: MemoryRepository, id: str, trap: Trap) -> None:
+        with open_context(place, trap=trap) as home:
+            merge_pull(home, id, Merge(branch="main", source="dev"))
+
+    trap = Trap()
+    merge_it(*with_pull(), trap)
+    for at in trap.calls(mode):
+        place, id = with_pull()
+        with suppress(Crashed):
+            merge_it(place, id, Trap(at, mode))
+        with open_context(place) as home:
+            is_done = head_of(home, "main") == MERGED
+            assert (load_pull(home, id).status == "merged") == is_done, at
+        if not is_done:
+            merge_it(place, id, Trap())
+        with open_context(place) as home:
+            assert load_pull(home, id).merged_commit_id == load_branch(home, "main")[0].commit_id
+            assert head_of(home, "main") == MERGED
+
+
+def test_a_pull_request_that_is_closed_while_it_is_merged_is_not() -> None:
+    """Closed or merged by another before any call: nothing is merged, or it is merged, and once."""
+    request = Merge(branch="main", source="dev", allow_empty=True)
+
+    def closes(home: RepositoryContext, id: str) -> None:
+        update_pull(home, id, status="closed")
+
+    def merges(home: RepositoryContext, id: str) -> None:
+        merge_pull(home, id, request)
+
+    for act in (closes, merges):
+        for at in itertools.count():
+            place = copy_of(prepared(forked)[0])
+            with open_context(place) as home, open_context(place) as other:
+                id = create_pull(home, title="t", description="", source="dev", destination="main", author="ada")
+                before, pause = commit_count(home), Pause(at, partial(act, other, id))
+                with open_context(place, trap=pause) as paused, suppress(InvalidRequest):
+                    merge_pull(paused, id, request)
+                if not pause.has_sprung:
+                    break
+                status, count = load_pull(home, id).status, commit_count(home)
+                assert (status == "merged") == (head_of(home, "main") == MERGED), at
+                assert (count - before, status) in ((0, "closed"), (2, "merged")), at
+        assert at >= 3, "no call was met"
 
 
 @pytest.mark.parametrize("mode", get_args(TrapMode))

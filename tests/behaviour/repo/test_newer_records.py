@@ -26,7 +26,7 @@ from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.hooks import Webhook, set_webhooks, webhooks
 from lakebed.repo.records.protection import protect, unprotect
-from lakebed.repo.records.pulls import create_pull, note_merged, update_pull
+from lakebed.repo.records.pulls import create_pull, encode_merged, update_pull
 from lakebed.repo.records.records import encode_record
 from lakebed.repo.records.retention import store_retention
 from lakebed.repo.records.tasks import end_task, load_task, record_task
@@ -219,7 +219,7 @@ def test_no_other_record_that_is_changed_loses_a_field(home: RepositoryContext) 
     put_part(home, upload, number=1, stored=data.upload(home, b"part"), expected=expected)
     acts: list[tuple[bytes, Callable[[], Any]]] = [
         (home.keys.pull(pull), partial(update_pull, home, pull, title="u")),
-        (home.keys.pull(pull), partial(note_merged, home, pull, "01")),
+        (home.keys.pull(pull), partial(encode_merged, home, pull, "01")),
         (home.keys.task(task.id), partial(load_task, home, task.id)),
         (home.keys.task(task.id), partial(end_task, home, task)),
         (home.keys.upload(upload), partial(load_upload, home, upload, branch="main", path="b")),

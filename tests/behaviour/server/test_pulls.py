@@ -11,9 +11,7 @@ import pytest
 from lakebed.repo.lakefs import committed_files
 from lakebed.repo.lakefs.messages import decode_lakefs_entry, decode_lakefs_range, split_value
 from lakebed.repo.lakefs.sstable import SSTable
-from lakebed.repo.records import pulls
 from lakebed.repo.transport.transport import context_of
-from worlds.repo.memory_repository import MemoryRepository, open_context
 
 
 @pytest.fixture
@@ -91,13 +89,13 @@ def test_of_merges_at_once_one_is_made(client: Any, pull: str) -> None:
     assert [row["id"] for row in client.ask("GET", ":/refs/main/commits").json["results"]].count(made[0]) == 1
 
 
-def test_of_two_merges_that_meet_the_first_is_recorded() -> None:
-    """Where empty merges are allowed both make a commit, and the record does not move to the second one's."""
-    with open_context(MemoryRepository()) as context:
-        id = pulls.create_pull(context, title="Dev", source="dev", destination="main", author="a", description="")
-        pulls.note_merged(context, id, "first")
-        pulls.note_merged(context, id, "second")
-        assert pulls.load_pull(context, id).merged_commit_id == "first"
+def test_of_merges_at_once_that_may_be_empty_one_is_made(client: Any, pull: str) -> None:
+    """Also where an empty merge is allowed, so that each of them could make a commit."""
+    before = len(client.ask("GET", ":/refs/main/commits").json["results"])
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: client.ask("PUT", f":/pulls/{pull}/merge", {"allow_empty": True}), range(4)))
+    assert sorted(answer.status for answer in answers) == [200, 400, 400, 400]
+    assert len(client.ask("GET", ":/refs/main/commits").json["results"]) == before + 2
 
 
 @pytest.mark.parametrize(

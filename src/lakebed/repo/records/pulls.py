@@ -1,7 +1,8 @@
 """Pull requests: what asks for the merge of a branch into another, and what became of it.
 
-Owns: `PullRequest`, its place, and its states: open, closed, merged. Invariants: a merged pull request stays merged; a
-change expects the record as it was read. Does not know: how branches are merged.
+Owns: `PullRequest`, its place, and its states: open, closed, merged. Invariants: a merged pull request stays merged,
+and became so in the write that moved the branch; a change expects the record as it was read. Does not know: how
+branches are merged.
 """
 
 from __future__ import annotations
@@ -148,18 +149,24 @@ def check_open(id: str, pull: PullRequest) -> None:
         raise InvalidRequest(f"Pull request {id} is {pull.status}: only an open one can be merged.", kind="pull_closed")
 
 
-def note_merged(context: RepositoryContext, id: str, commit_id: str) -> PullRequest:
-    """Record that the branch was merged, by a commit that is published. Raises as `update_pull`.
+def encode_merged(context: RepositoryContext, id: str, commit_id: str) -> tuple[bytes, bytes]:
+    """What the record of an open pull request is, and what it becomes with the merge that is published with it.
 
-    Of two merges at once both make a commit when empty ones are allowed, and the record keeps the first.
+    Raises:
+        InvalidRequest: kind ``pull_closed``: it is not open any more.
+        NotFound: kind ``pull_not_found``.
+    Cost: 1 read.
     """
-
-    def change(pull: PullRequest) -> PullRequest:
-        if pull.status == "merged":
-            return pull
-        return msgspec.structs.replace(pull, status="merged", merged_commit_id=commit_id, closed_at_ms=context.now_ms())
-
-    return _change(context, id, change)
+    raw, pull = _load(context, id)
+    check_open(id, pull)
+    merged = msgspec.structs.replace(
+        pull,
+        status="merged",
+        merged_commit_id=commit_id,
+        closed_at_ms=context.now_ms(),
+        change_count=pull.change_count + 1,
+    )
+    return raw, encode_record(merged)
 
 
 def _change(context: RepositoryContext, id: str, change: Callable[[PullRequest], PullRequest]) -> PullRequest:

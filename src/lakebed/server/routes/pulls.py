@@ -1,8 +1,4 @@
-"""Pull requests: asking for a merge, and merging.
-
-A merge and the note that it was made are two writes. After a crash between them the pull request is still open, and a
-merge of it says that there is nothing to merge: close it then.
-"""
+"""Pull requests: asking for a merge, and merging."""
 
 from __future__ import annotations
 
@@ -22,11 +18,10 @@ from lakebed.repo.records.pulls import (
     create_pull,
     list_pulls,
     load_pull,
-    note_merged,
     update_pull,
 )
 from lakebed.repo.references.branches import load_branch
-from lakebed.repo.verbs.merge import Merge
+from lakebed.repo.verbs.merge import Merge, merge_pull
 from lakebed.server.bodies import (
     MergeCreation,
     MergeResult,
@@ -131,9 +126,7 @@ def _merge(context: RepositoryContext, id: str, body: MergeCreation, *, committe
         prefix=body.prefix or "",
         allow_empty=bool(body.allow_empty or body.force),
     )
-    commit_id = merge.run(context).id
-    note_merged(context, id, commit_id)
-    return commit_id
+    return merge_pull(context, id, merge).id
 
 
 def _row(id: str, pull: PullRequest) -> PullRequestRow:
