@@ -226,12 +226,11 @@ class _Check:
             with self._findings.reading(path, needed_by=f"its ancestor {entry.url}"):
                 pin = ManifestLog(self._place.other(entry.url)).latest().checkpoint(entry.pin)
                 if pin is None or not pin.is_live(self._now_ms):
-                    severity: Severity = "error" if self._named & set(entry.file_ids) else "info"
+                    shares = bool(self._named & set(entry.file_ids))
+                    severity: Severity = "error" if shares else "info"
+                    relation = "shares files with" if shares else "needs no file any more of"
                     self._findings.add(
-                        severity,
-                        "pin_lost",
-                        path,
-                        f"shares files with {entry.url}, which has no pin for it any more.",
+                        severity, "pin_lost", path, f"{relation} {entry.url}, which has no pin for it any more."
                     )
 
     def _check_clones(self, newest: Manifest) -> None:

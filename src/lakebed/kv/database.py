@@ -537,6 +537,7 @@ class Database(ReadVerbs, Closing):
         return stats_of(self._writer)
 
 
-def explain_closed(database: Database, words: str) -> None:
-    """Let the verbs of a database say after its `close` what was closed, in words behind its URL."""
+def explain_closed(database: Database, words: str, *, in_fork: str) -> None:
+    """Let the verbs of a database say after its `close`, and in a forked process, why, in words behind its URL."""
     database._writer.why_closed = words
+    database._writer.why_closed_in_fork = in_fork

@@ -101,6 +101,7 @@ class WriterCore(ViewSource):
         self.compacts = claim.owns_compaction
         self.is_closed = False
         self.why_closed = "was closed: open it again"
+        self.why_closed_in_fork = "belongs to the process that this one was forked from: open a reader here"
         self._room = environment.runtime.condition(tree.lock)
         """Writers that are held back wait here."""
         self._rotated_wal_id = claim.fence_id
@@ -496,7 +497,7 @@ class WriterCore(ViewSource):
     def abandon(self) -> None:
         """Refuse everything, without a lock or a request: in the child of a fork, and nowhere else."""
         self.lock = self.environment.runtime.lock()  # a thread that the child does not have may hold the tree's
-        self.why_closed = "belongs to the process that this one was forked from: open a reader here"
+        self.why_closed = self.why_closed_in_fork
         self.is_closed = True
         self.alarm_rows = self.alarm_bytes = 0
 

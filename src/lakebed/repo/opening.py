@@ -101,7 +101,12 @@ def open_repositories(
             endpoint=access.endpoint,
         )
         if isinstance(opened, DatabaseKeyValue):
-            explain_closed(opened.database, "was closed with the repositories whose records it has: open these again")
+            explain_closed(
+                opened.database,
+                "was closed with the repositories whose records it has: open these again",
+                in_fork="has the records of repositories that belong to the process that this one was forked from: "
+                "open these here, with access=Access(read_only=True)",
+            )
         return opened
 
     try:

@@ -225,6 +225,16 @@ def test_a_pin_that_was_forced_away(database: DatabaseLocation) -> None:
     ]
     DatabaseAdmin(database).delete_checkpoint(checkpoints[0].id, force=True)
     assert "pin_lost" in kinds(other)
+    assert [finding.sentence for finding in checked(other).findings if finding.kind == "pin_lost"] == [
+        f"shares files with {database.url}, which has no pin for it any more."
+    ]
+    with Database.open(other, options=OPTIONS) as opened:
+        opened.compact(full=True)
+    [finding] = [finding for finding in checked(other).findings if finding.kind == "pin_lost"]
+    assert (finding.severity, finding.sentence) == (
+        "info",
+        f"needs no file any more of {database.url}, which has no pin for it any more.",
+    )
 
 
 def test_orphans_are_told_apart(database: DatabaseLocation) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from worlds.errors import raises, refused
+from worlds.forks import answer_in_fork
 
 
 def opened(where: str, folder: Path) -> AbstractContextManager[Repository]:
@@ -515,3 +518,16 @@ def test_what_was_closed_is_named(local: Repository) -> None:
     for verb in (dev.head, lambda: dev.put("a", b"1"), lambda: list(local.log()), lambda: dev.commit("late")):
         with pytest.raises(Closed, match="was closed with the repositories whose records it has: open these again"):
             verb()
+
+
+def test_in_a_forked_process_the_repositories_are_named(local: Repository) -> None:
+    """A verb there says whose the repositories are, and what can be done: to read them, as the sentence says."""
+    says = "Closed: The database .*/_repositories has the records of repositories that belong to the process that this"
+    main = local.branch("main")
+    main.put("a", b"1")
+    for verb in (main.head, lambda: main.put("b", b"1"), lambda: list(local.log()), lambda: main.commit("late")):
+        assert re.match(says, answer_in_fork(verb))
+    if not local.url.startswith("memory"):
+        reader = partial(lakebed.repo.open, local.url, access=lakebed.repo.Access(read_only=True))
+        assert answer_in_fork(lambda: reader().branch("main").get("a")) == str(b"1")
+    assert main.get("a") == b"1"

@@ -13,6 +13,7 @@ from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.heads.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.staging.protocol import RETRIES
 from worlds.errors import raises
 from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.staging import BRANCH, StagedBranch
@@ -147,6 +148,25 @@ def test_nothing_is_lost_when_the_branch_moves_between_two_steps(verb: Verb, mov
         branch.compact()
         assert branch.shown() == EXPECTED[verb], f"interrupted before call {at}, then compacted"
     assert 2 < at < 100
+
+
+@pytest.mark.parametrize("verb", EXPECTED)
+def test_writes_that_begin_again_are_counted(verb: Verb) -> None:
+    """The metric of retries stays where it is while the branch is at rest, and grows when a write meets another."""
+
+    def retry_count() -> float:
+        return sum(map(RETRIES.value, ("stage", "stage_if_absent", "stage_many", "delete", "delete_prefix")))
+
+    at_rest, _ = branch_and_store({"a": "1", "k": "1"})
+    branch, store = branch_and_store({"a": "1"})
+    branch.put("staged", "1")
+    before = retry_count()
+    verb(at_rest)
+    assert retry_count() == before
+    store.every_time, store.act = True, branch.seal
+    with raises(Conflict, "branch_moved"):
+        verb(branch)
+    assert retry_count() > before
 
 
 @pytest.mark.parametrize("verb", EXPECTED)

@@ -220,6 +220,30 @@ def test_tags(client: Any) -> None:
     assert client.ask("GET", ":/tags/releases/1").status == 404
 
 
+def test_a_tag_whose_name_holds_the_word_of_the_route_is_compared(client: Any) -> None:
+    """On either side, its slashes encoded or not; where the path can be read in two ways, it is refused and says so."""
+    assert client.ask("POST", ":/tags", {"id": "v/diff/x", "ref": "main"}).status == 201
+    client.put("a")
+    client.commit()
+
+    def compared(left: str, right: str) -> list[tuple[str, str]]:
+        answer = client.ask("GET", f":/refs/{left}/diff/{right}", type="two_dot")
+        assert answer.status == 200, answer.body
+        return [(row["type"], row["path"]) for row in answer.json["results"]]
+
+    for tag in ("v/diff/x", "v%2Fdiff%2Fx"):
+        assert compared(tag, "main") == [("added", "a")]
+        assert compared("main", tag) == [("removed", "a")]
+        assert compared(tag, tag) == []
+    assert client.ask("GET", ":/refs/main/diff/v/diff/none").status == 404
+    for name in ("x/diff/main", "v"):
+        assert client.ask("POST", ":/tags", {"id": name, "ref": "main"}).status == 201
+    refused = client.ask("GET", ":/refs/v/diff/x/diff/main", type="two_dot")
+    assert (refused.status, "%2F" in refused.message) == (400, True)
+    assert compared("v%2Fdiff%2Fx", "main") == [("added", "a")]
+    assert compared("v", "x%2Fdiff%2Fmain") == []
+
+
 def test_two_and_three_dots_differ(client: Any) -> None:
     """Three dots: what the right side changed since they parted; two dots: everything that differs."""
     client.ask("POST", ":/branches", {"name": "dev", "source": "main"})

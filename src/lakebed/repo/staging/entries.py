@@ -185,7 +185,7 @@ def _as_list(column: Any, name: str) -> list[Any]:
             f"The column {name} of entries is of {column.type}, and {'integers' if is_number else 'text'} are needed.",
             kind="invalid_columns",
         )
-    listed: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if not column.null_count else column.to_pylist()
+    listed: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return listed
 
 

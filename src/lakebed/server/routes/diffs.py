@@ -1,4 +1,8 @@
-"""Differences: between two references, and between a branch and its head."""
+"""Differences: between two references, and between a branch and its head.
+
+Names of tags may hold ``/diff/``. Clients encode their slashes; where one does not, the path is read as two references
+that exist.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page, PageRequest
 from lakebed.repo.model.model import Difference
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
@@ -58,12 +64,13 @@ async def diff_two(call: RepositoryCall) -> Response:
     kind = call.query.get("type") or "three_dot"
     if kind not in _KINDS:
         raise InvalidRequest(f"type={kind!r} is invalid: use two_dot or three_dot.", kind="invalid_query")
+    left, right = await _sides(call, context)
     row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
     def rows(page: PageRequest) -> Iterable[Difference]:
         diff = Diff(
-            left=call.path["left"],
-            right=call.path["right"],
+            left=left,
+            right=right,
             kind=kind,
             prefix=page.prefix,
             after=page.after,
@@ -72,3 +79,40 @@ async def diff_two(call: RepositoryCall) -> Response:
         return diff.rows(context, amount=page.probe)
 
     return await call.list_page(rows, key=lambda row: row.path, row=row)
+
+
+async def _sides(call: RepositoryCall, context: RepositoryContext) -> tuple[str, str]:
+    """The two references of the path."""
+    left, right = call.path["left"], call.path["right"]
+    segments = call.scope["raw_path"].partition(b"/refs/")[2].split(b"/")
+    if segments[1:-1].count(b"diff") < 2:
+        return left, right
+    return await call.look(_choose_sides, context, left, right)
+
+
+def _choose_sides(context: RepositoryContext, left: str, right: str) -> tuple[str, str]:
+    """Where the path of two references is to be cut: so that both exist, or as it was.
+
+    Raises:
+        InvalidRequest: kind ``ambiguous_path``: it can be cut at several places.
+    """
+    names = f"{left}/diff/{right}".split("/")
+    sides = [
+        ("/".join(names[:at]), "/".join(names[at + 1 :])) for at in range(1, len(names) - 1) if names[at] == "diff"
+    ]
+    existing = [pair for pair in sides if all(_is_reference(context, text) for text in pair)]
+    if len(existing) > 1:
+        raise InvalidRequest(
+            f"The path names the references {' or '.join(' and '.join(map(repr, pair)) for pair in existing)}: write "
+            "the slashes of their names as %2F.",
+            kind="ambiguous_path",
+        )
+    return existing[0] if existing else (left, right)
+
+
+def _is_reference(context: RepositoryContext, text: str) -> bool:
+    try:
+        resolve_commit(context, text)
+    except (InvalidRequest, NotFound):
+        return False
+    return True

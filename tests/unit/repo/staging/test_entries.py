@@ -86,6 +86,8 @@ EXTREMES: dict[str, dict[str, Any]] = {
     "time before all": {"modified_ms": -(1 << 63) - 1},
     "long texts": {"address": f"s3://{LONG}", "checksum": LONG, "content_type": LONG},
     "texts that are too long": {"address": f"s3://{LONG}", "checksum": LONG, "content_type": LONG * 2},
+    "a checksum that is too long": {"checksum": LONG * 5},
+    "a type that is too long": {"content_type": LONG * 5},
     "half a character in the address": {"address": "s3://\ud800"},
     "half a character": {"checksum": "\ud800"},
     "half a character of a type": {"content_type": "\ud800"},
