@@ -21,8 +21,10 @@ from lakebed.fleet.control.reconciler import Reconciler
 from lakebed.fleet.log import changes as log_changes
 from lakebed.fleet.log import jetstream_subjects, record
 from lakebed.fleet.log import timeline as log_timeline
+from lakebed.fleet.log import write_ids as log_write_ids
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.timeline import End
+from lakebed.fleet.log.write_ids import WriteIds
 from lakebed.fleet.node import attached, changes, indices, reads, timeline, timeline_set, transaction
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.node import Node
@@ -53,15 +55,16 @@ CRASHES = "behaviour/fleet/node/test_crashes.py"
 ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
 RETENTION = "behaviour/fleet/node/test_retention.py"
 CONTRACT = "behaviour/fleet/log/test_contract.py"
+LOG_FAULTS = "behaviour/fleet/log/test_faults.py"
 MACHINE = "unit/fleet/test_machine.py"
 RECORD = "unit/fleet/log/test_record.py"
 
 
-class Forgetful(dict):
-    """A dictionary that keeps nothing."""
+class Forgetful(WriteIds):
+    """Write ids that are not remembered."""
 
-    def __setitem__(self, key, value):
-        """Forget it."""
+    def get(self, write_id):
+        """Know none."""
 
 
 def take_unbegun_for_gone(find, self, id, problem, attempts):
@@ -260,6 +263,21 @@ GUARANTEES = [
         "A client that stood still does not repeat a write that the log may have forgotten.",
         set_value(backoff, lambda it: it._LATE_S, float("inf")),
         f"{CLIENT}::test_a_client_that_stood_still_does_not_write_once_more",
+    ),
+    Guarantee(
+        "However many others write, an append that is asked again within two minutes is one append.",
+        see(log_write_ids.WriteIds.settle, lambda it: it.window_s, 0),
+        f"{LOG_FAULTS}::test_a_write_id_is_remembered_however_many_follow",
+    ),
+    Guarantee(
+        "Also the next process of the log remembers the write ids that it finds, for two minutes.",
+        see(log_write_ids.WriteIds.load, lambda it: it.window_s, 0),
+        f"{LOG_FAULTS}::test_a_write_id_is_remembered_however_many_follow",
+    ),
+    Guarantee(
+        "Before a log forgets a write id too soon, it takes no append.",
+        returns(log_write_ids.WriteIds.is_full, False),
+        f"{LOG_FAULTS}::test_a_log_that_can_remember_no_more_takes_no_append",
     ),
     Guarantee(
         "Of two appends at one position one fails.",

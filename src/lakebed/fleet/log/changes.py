@@ -14,9 +14,17 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from lakebed.errors import LakebedError
-from lakebed.fleet.log.port import log_ends_before, lsn_conflict, timeline_exists, timeline_not_found, timeline_sealed
+from lakebed.fleet.log.port import (
+    log_busy,
+    log_ends_before,
+    lsn_conflict,
+    timeline_exists,
+    timeline_not_found,
+    timeline_sealed,
+)
 from lakebed.fleet.log.record import End, encode_log_record, mark_of
 from lakebed.fleet.log.timeline import Keys, Timeline, encode_horizon, encode_tail, id_bytes, new_timeline, prunable
+from lakebed.fleet.log.write_ids import WriteIdLimits, WriteIds
 from lakebed.fleet.model import LogMark
 from lakebed.key_value.port import KeyValueSnapshot
 
@@ -38,7 +46,8 @@ class Signal(Protocol):
 class Reading(Protocol):
     """What a change may ask of the store while it is planned."""
 
-    write_ids_kept: int
+    limits: WriteIdLimits
+    now_s: float
 
     def snapshot(self) -> KeyValueSnapshot:
         """Everything, durable, as it is now."""
@@ -138,6 +147,10 @@ class Append(Change):
             group.after.append(lambda: self.finish(error))
             group.expect_tail(known)
             return known
+        if known.write_ids.is_full(reading.now_s, reading.limits):
+            busy = log_busy(self.timeline, count=reading.limits.count_max, window_s=reading.limits.window_s)
+            group.after.append(lambda: self.finish(busy))
+            return known
         body = encode_log_record(self._rows, before=before, write_id=self._write_id)
         mark = mark_of(body)
         group.puts.append((keys.record(mark.lsn), body))
@@ -150,7 +163,7 @@ class Append(Change):
 
         def remember() -> None:
             known.mark = mark
-            known.write_ids[self._id] = mark.lsn
+            known.write_ids.add(self._id, mark.lsn)
             known.recent.append((mark.lsn, body))
             self._set(mark.lsn)
 
@@ -197,16 +210,17 @@ class Prune(Change):
         known = self._present(known)
         if self._through > known.mark.lsn:
             raise log_ends_before(self.timeline, lsn=self._through, last=known.mark.lsn)
+        known.write_ids.trim(reading.now_s, reading.limits)
+        remembered = known.write_ids.first_lsn
         with reading.snapshot() as now:
-            ends = prunable(now, keys, self._through) if self._through > known.horizon else ()
-        gone = [lsn for lsn in ends if lsn > known.horizon][:PRUNE_COUNT_MAX]
+            ends = prunable(now, keys, self._through, after=known.horizon) if self._through > known.horizon else ()
+            gone = ends[:PRUNE_COUNT_MAX]
+            horizon = gone[-1] if gone else known.horizon
+            forgettable = -1 if remembered is None else min(horizon, remembered - 1)
+            forgotten = prunable(now, keys, forgettable)[:PRUNE_COUNT_MAX] if gone else ()
         if not gone:
             group.after.append(self.finish)
             return known
-        horizon = gone[-1]
-        newer = sum(lsn > horizon for lsn in known.write_ids.values())
-        old = [lsn for lsn in ends if lsn <= horizon]
-        forgotten = old[: max(0, len(old) - max(0, reading.write_ids_kept - newer))]
         group.puts.append((keys.horizon, encode_horizon(horizon)))
         group.expected[keys.horizon] = encode_horizon(known.horizon)
         group.deletes += [keys.record(lsn) for lsn in gone]
@@ -257,7 +271,7 @@ class Drop(Change):
             group.expected[keys.tail] = None
         else:
             group.expect_tail(known)
-        dropped = replace(known, end=End.DROPPED, horizon=known.mark.lsn, write_ids={}, recent=[])
+        dropped = replace(known, end=End.DROPPED, horizon=known.mark.lsn, write_ids=WriteIds(), recent=[])
         group.puts.append((keys.tail, encode_tail(dropped.tail)))
         group.deletes.append(keys.horizon)
         group.deletes += [keys.record(lsn) for lsn in gone]

@@ -42,7 +42,6 @@ from lakebed.fleet.log.port import (
     READ_BYTES_DEFAULT,
     READ_BYTES_MAX,
     WAIT_S_MAX,
-    WRITE_IDS_KEPT,
     Log,
     LogBounds,
     check_append,
@@ -53,8 +52,9 @@ from lakebed.fleet.log.port import (
     log_pruned,
 )
 from lakebed.fleet.log.record import End, LogRecord, decode_log_record
-from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, scan_records, trim
+from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, scan_records
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
+from lakebed.fleet.log.write_ids import WriteIdLimits
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.kv.group_commit import copy_error
 from lakebed.metrics import default_registry
@@ -78,6 +78,9 @@ _SNAPSHOT_PAUSES: Final = Pauses(0.25, 0.25)
 _POLL_S: Final = 0.02
 _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
+_WRITE_ID_LIMITS: Final = WriteIdLimits()
+_SWEEP_S: Final = 60.0
+"""Between two looks for old write ids of timelines to which nothing is appended."""
 
 
 class _Queue:
@@ -99,7 +102,7 @@ class KeyValueLog(Log):
         environment: clock and locks.
         prefix: of all keys, in a store that has other things too.
         is_shared: whether other processes append to the same stores.
-        write_ids_kept: appends to a timeline for which a write id is remembered.
+        write_id_limits: which write ids of a timeline are remembered.
         recent_bytes_max: of the newest records that are kept in memory.
         retry_s: how long a call to a shared store is retried, and a write without a clear answer is looked for.
     """
@@ -111,7 +114,7 @@ class KeyValueLog(Log):
         environment: Environment,
         prefix: bytes = b"",
         is_shared: bool = False,
-        write_ids_kept: int = WRITE_IDS_KEPT,
+        write_id_limits: WriteIdLimits = _WRITE_ID_LIMITS,
         recent_bytes_max: int = RECENT_BYTES_MAX,
         retry_s: float = RETRY_S,
     ) -> None:
@@ -119,7 +122,8 @@ class KeyValueLog(Log):
         self._environment = environment
         self._prefix = prefix
         self.is_shared = is_shared
-        self.write_ids_kept = write_ids_kept
+        self.write_id_limits = write_id_limits
+        self._sweep_s = 0.0
         self._recent_bytes_max = recent_bytes_max
         self._retry_s = retry_s
         self._lock = environment.runtime.lock()
@@ -346,7 +350,7 @@ class KeyValueLog(Log):
         backoff = Backoff(self._environment, _PAUSES, retry_s=self._retry_s)
         for _ in backoff:
             try:
-                self._write_once(queue.store, [change for change in taken if not change.is_done])
+                self._write_once(queue, [change for change in taken if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":
@@ -365,9 +369,9 @@ class KeyValueLog(Log):
             self._forget(change.timeline for change in taken)
         raise backoff.reason
 
-    def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
+    def _write_once(self, queue: _Queue, changes: Sequence[Change]) -> None:
         group = Group()
-        reading = _Reading(store, self.write_ids_kept)
+        reading = _Reading(queue.store, self.write_id_limits, self._environment.clock.monotonic_s())
         before: dict[str, Timeline | None] = {}
         planned: dict[str, Timeline | None] = {}
         for change in changes:
@@ -384,13 +388,13 @@ class KeyValueLog(Log):
                 if known is not None:  # in memory it may be an older one: the error counts if it is not
                     group.expect_tail(known)
         if group.puts or group.deletes or group.expected:
-            store.write(group.puts, group.deletes, expected=group.expected)
+            queue.store.write(group.puts, group.deletes, expected=group.expected)
             _GROUPS.add(1)
         _APPENDS.add(len(group.appended))
         with self._lock:
             for step in group.after:
                 step()
-            self._remember(planned, group)
+            self._remember(planned, group, queue)
 
     def _find_timeline(self, timeline: str, reading: _Reading) -> Timeline | None:
         """What is in memory of a timeline, or else in the store. Cost: nothing, or a snapshot."""
@@ -400,7 +404,9 @@ class KeyValueLog(Log):
             return known
         with reading.snapshot() as now:
             keys = Keys.of(timeline, prefix=self._prefix)
-            return load_timeline(now, keys, timeline, known=known, write_ids_kept=self.write_ids_kept)
+            return load_timeline(
+                now, keys, timeline, known=known, now_s=self._environment.clock.monotonic_s(), limits=reading.limits
+            )
 
     def _forget(self, timelines: Iterable[str]) -> None:
         """Read some timelines again before they are used: something else may have been written."""
@@ -410,15 +416,19 @@ class KeyValueLog(Log):
                 if known is not None:
                     known.is_stale = True
 
-    def _remember(self, planned: Mapping[str, Timeline | None], group: Group) -> None:
+    def _remember(self, planned: Mapping[str, Timeline | None], group: Group, queue: _Queue) -> None:
         """Keep what is known after a write, and wake what waits for it. Under the lock."""
+        now_s = self._environment.clock.monotonic_s()  # not before the write: it may have taken long
         for timeline, known in planned.items():
             if known is None:
                 self._timelines.pop(timeline, None)
             else:
                 self._timelines[timeline] = known
                 self._timelines.move_to_end(timeline)
-                trim(known.write_ids, self.write_ids_kept)
+                known.write_ids.settle(now_s, self.write_id_limits)
+        if now_s >= self._sweep_s:
+            self._sweep_s = now_s + _SWEEP_S
+            self._forget_write_ids(now_s, own=queue)
         self.watchers.wake(planned)
         while len(self._timelines) > TIMELINE_COUNT_MAX:
             self._timelines.popitem(last=False)
@@ -437,6 +447,13 @@ class KeyValueLog(Log):
             known = self._timelines.get(timeline)
             if known is not None:
                 known.forget_recent(lsn)
+
+    def _forget_write_ids(self, now_s: float, *, own: _Queue) -> None:
+        """Forget old write ids of timelines to which nothing is appended, but by this thread. Under the lock."""
+        for timeline, known in self._timelines.items():
+            queue = self._queues.get(timeline if self.is_shared else self._shard(timeline))
+            if queue is None or queue is own or not queue.is_led:
+                known.write_ids.trim(now_s, self.write_id_limits)
 
     def _fail(self, changes: Sequence[Change], error: LakebedError) -> None:
         with self._lock:
@@ -537,9 +554,10 @@ def _take_group(waiting: deque[Change]) -> list[Change]:
 class _Reading:
     """What changes may ask of a store."""
 
-    def __init__(self, store: KeyValue, write_ids_kept: int) -> None:
+    def __init__(self, store: KeyValue, limits: WriteIdLimits, now_s: float) -> None:
         self._store = store
-        self.write_ids_kept = write_ids_kept
+        self.limits = limits
+        self.now_s = now_s
 
     def snapshot(self) -> KeyValueSnapshot:
         return self._store.snapshot()

@@ -7,9 +7,9 @@ implementation shares. Invariants, which one contract suite checks for all imple
   of rows at its end, or nothing.
 - An append is durable when it returns; no later reader misses it, and it is never reordered.
 - Of several appends that expect the same last LSN, at most one succeeds.
-- The same write id gives the same LSN as before, without a second record, while fewer than `WRITE_IDS_KEPT` appends to
-  the timeline came between and not more than `WRITE_ID_WINDOW_S` seconds passed. So a lost reply is settled by asking
-  again. Of an append whose record was pruned meanwhile the last pruned LSN may be returned: reads at it see the append.
+- The same write id gives the same LSN as before, without a second record, while not more than `WRITE_ID_WINDOW_S`
+  seconds passed, however many appends came between. So a lost reply is settled by asking again. Of an append whose
+  record was pruned meanwhile the last pruned LSN may be returned: reads at it see the append.
 - `Log.read` returns whole records, without a hole. It never returns what can still be lost.
 - After `Log.seal` or `Log.drop` has returned, no append to the timeline succeeds, also none that was on its way. There
   is no way back: both follow a fact of the ledger that is never undone.
@@ -28,7 +28,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.record import LogRecord
 from lakebed.lsm.block import offsets_of
@@ -50,10 +50,11 @@ WAIT_S_MAX: Final = 60.0
 """Longest time of one `Log.wait`."""
 
 WRITE_IDS_KEPT: Final = 4_096
-"""Appends to a timeline for which a write id is remembered."""
+"""Appends to a timeline for which a log over the key-value port remembers a write id longer."""
 
 WRITE_ID_WINDOW_S: Final = 120.0
-"""Seconds for which a write id is remembered."""
+"""Seconds for which a write id is remembered: those for which clients and logs retry an append (30 s, and at most 30 s
+for the last attempt), twice."""
 
 
 _DELETE: Final = int(Kind.DELETE)
@@ -304,6 +305,16 @@ def lsn_conflict(timeline: str, *, expected: int, last: int) -> Conflict:
         kind="unexpected_lsn",
         timeline=timeline,
         last=last,
+    )
+
+
+def log_busy(timeline: str, *, count: int, window_s: float) -> Unavailable:
+    """The error of an append when the log would have to forget a write id that may still be asked for."""
+    return Unavailable(
+        f"{timeline} took {count:,} appends within {window_s:g} s, and the log remembers no more: write several rows "
+        "at once, or wait and try again. Nothing was appended.",
+        kind="log_busy",
+        timeline=timeline,
     )
 
 

@@ -27,6 +27,7 @@ from uuid import UUID
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.fleet.log.port import LogBounds, timeline_not_found
 from lakebed.fleet.log.record import End, begin
+from lakebed.fleet.log.write_ids import WriteIdLimits, WriteIds
 from lakebed.fleet.model import LogMark
 from lakebed.key_value.port import KeyValueSnapshot
 
@@ -130,7 +131,7 @@ class Timeline:
         begun_after: the LSN after which it was begun.
         horizon: the last LSN that was pruned.
         end: whether it takes rows; one that was dropped is known to be gone.
-        write_ids: those of the newest records, oldest first, to the LSN at the end of the record.
+        write_ids: those of the newest records.
         recent: the newest records, oldest first: all that end behind `recent_after`.
         is_stale: whether the store may have more by now.
     """
@@ -140,7 +141,7 @@ class Timeline:
     begun_after: int
     horizon: int
     end: End = End.OPEN
-    write_ids: dict[bytes, int] = field(default_factory=dict)
+    write_ids: WriteIds = field(default_factory=WriteIds)
     recent: list[tuple[int, bytes]] = field(default_factory=list)
     recent_after: int = 0
     is_stale: bool = False
@@ -182,13 +183,15 @@ def new_timeline(keys: Keys, timeline: str, *, after: int) -> Timeline:
 
 
 def load_timeline(
-    now: KeyValueSnapshot, keys: Keys, timeline: str, *, known: Timeline | None, write_ids_kept: int
+    now: KeyValueSnapshot, keys: Keys, timeline: str, *, known: Timeline | None, now_s: float, limits: WriteIdLimits
 ) -> Timeline | None:
     """A timeline as it is in a store; None if it was never created.
 
     Args:
-        known: what was known of it before, so that only write ids behind it are read.
-        write_ids_kept: most write ids that are kept.
+        known: what was known of it before, so that only write ids behind it are read. Not to be used any more: the
+            write ids become those of the result.
+        now_s: the time by the monotonic clock.
+        limits: which write ids are kept.
 
     Cost: 2 gets, and a scan of the write ids that are not known.
     """
@@ -198,29 +201,22 @@ def load_timeline(
     mark, begun_after, end = _read_tail(value, timeline=timeline)
     if end is End.DROPPED:
         return Timeline(keys, mark, begun_after, mark.lsn, end, recent_after=mark.lsn)
-    write_ids: dict[bytes, int] = {}
-    start = keys.write_ids
-    if known is not None and known.mark.lsn <= mark.lsn:
-        write_ids = dict(known.write_ids)
-        start = keys.write_id(known.mark.lsn + 1)
-    for key, write_id in now.scan(start, _end(keys.write_ids)):
-        write_ids[write_id] = lsn_in(key)
-    trim(write_ids, write_ids_kept)
+    if known is not None and known.mark.lsn <= mark.lsn and known.write_ids.last_lsn <= mark.lsn:
+        write_ids = known.write_ids
+        for key, write_id in now.scan(keys.write_id(write_ids.last_lsn + 1), _end(keys.write_ids)):
+            write_ids.add(write_id, lsn_in(key))
+        write_ids.settle(now_s, limits)
+    else:
+        write_ids = WriteIds()
+        entries = now.scan(keys.write_ids, _end(keys.write_ids))
+        write_ids.load(((write_id, lsn_in(key)) for key, write_id in entries), now_s, limits)
     horizon = decode_horizon(horizon_value, timeline=timeline)
     return Timeline(keys, mark, begun_after, horizon, end, write_ids, recent_after=mark.lsn)
 
 
-def trim(write_ids: dict[bytes, int], kept: int) -> int:
-    """Forget the oldest write ids, so that `kept` are left; how many were forgotten."""
-    count = max(0, len(write_ids) - kept)
-    for write_id in list(write_ids)[:count]:
-        del write_ids[write_id]
-    return count
-
-
-def prunable(now: KeyValueSnapshot, keys: Keys, through: int) -> Sequence[int]:
-    """The LSNs at the end of records up to `through` whose write ids are there, ascending. Cost: a scan."""
-    return [lsn_in(key) for key, _ in now.scan(keys.write_ids, keys.write_id(through + 1))]
+def prunable(now: KeyValueSnapshot, keys: Keys, through: int, *, after: int = -1) -> Sequence[int]:
+    """The LSNs behind `after`, up to `through`, whose write ids are there, ascending. Cost: a scan."""
+    return [lsn_in(key) for key, _ in now.scan(keys.write_id(after + 1), keys.write_id(through + 1))]
 
 
 def scan_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: int) -> list[bytes]:

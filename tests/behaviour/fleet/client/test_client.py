@@ -11,6 +11,7 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.write_ids import WriteIdLimits
 from lakebed.fleet.model import Manifest, Policy
 from lakebed.fleet.ports import TimelineChange, TimelineInfo
 from lakebed.kv import WriteBatch
@@ -196,7 +197,7 @@ def test_a_lost_reply_of_an_append_writes_once(fleet: FleetInProcess, orders: Te
 
 def test_a_client_that_stood_still_does_not_write_once_more(fleet: FleetInProcess, orders: Tenant) -> None:
     """It was stopped before it asked again: the log knows its write id no more, and others have written since."""
-    fleet.log.write_ids_kept = 3
+    fleet.log.write_id_limits = WriteIdLimits(kept=3)
     other = fleet.tenant().main
     clock = fleet.client_environment.clock
     stopped = fleet.tenant().main
@@ -208,13 +209,14 @@ def test_a_client_that_stood_still_does_not_write_once_more(fleet: FleetInProces
         for number in range(5):
             other.put(b"k", b"newer %d" % number)
         fleet.clock.advance(3_600)
+        other.put(b"k", b"newest")
 
     fleet.lose["append"] = [OutcomeUnknown("lost")]
     clock.sleep = stand_still  # type: ignore[method-assign]
     with raises(OutcomeUnknown, "tenant_unavailable"):
         stopped.put(b"k", b"old")
-    assert other.lsn() == 6
-    assert other.get(b"k") == b"newer 4"
+    assert other.lsn() == 7
+    assert other.get(b"k") == b"newest"
 
 
 def test_a_lost_reply_of_an_append_that_expects_an_lsn(fleet: FleetInProcess, orders: Tenant) -> None:

@@ -15,9 +15,11 @@ from lakebed.fleet.log.changes import PRUNE_COUNT_MAX, Append
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log, LogBounds, rows_of
+from lakebed.fleet.log.write_ids import WriteIdLimits
 from lakebed.key_value.port import KeyValue
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.errors import raises
 from worlds.fleet_log import TIMELINE, all_values, append, check_chain, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
@@ -56,9 +58,12 @@ class Flaky(KeyValueWrapper):
         raise OutcomeUnknown("no answer")
 
 
-def logged(store: KeyValue, *, is_shared: bool = False, **settings: Any) -> KeyValueLog:
+def logged(
+    store: KeyValue, *, is_shared: bool = False, clock: ManualClock | None = None, **settings: Any
+) -> KeyValueLog:
     """A log over a store, whose pauses take no time."""
-    return KeyValueLog([store], environment=Environment(clock=ManualClock()), is_shared=is_shared, **settings)
+    environment = Environment(clock=clock or ManualClock())
+    return KeyValueLog([store], environment=environment, is_shared=is_shared, **settings)
 
 
 def insist(call: Callable[[], R]) -> R:
@@ -210,20 +215,92 @@ def test_two_processes_share_a_store() -> None:
 
 def test_write_ids_are_kept_for_a_while() -> None:
     """As many write ids as promised are remembered, also of pruned records and by the next process; older ones go."""
-    space = MemorySpace()
-    log = logged(MemoryKeyValue(space), write_ids_kept=10)
+    space, clock = MemorySpace(), ManualClock()
+    log = logged(MemoryKeyValue(space), clock=clock, write_id_limits=WriteIdLimits(kept=10))
     log.create(TIMELINE)
     ids = [write_id() for _ in range(25)]
     for number, same in enumerate(ids):
         append(log, b"%d" % number, write_id=same)
+        clock.advance(130)
         if number % 5 == 4:
             log.prune(TIMELINE, number + 1)
     stored = [key for key, _ in MemoryKeyValue(space).snapshot().scan(b"i/", b"i0")]
-    assert len(stored) == 10
-    for again in (log, logged(MemoryKeyValue(space), write_ids_kept=10)):
+    assert 10 <= len(stored) <= 11
+    for again in (log, logged(MemoryKeyValue(space), write_id_limits=WriteIdLimits(kept=10))):
         for number in range(15, 25):
             assert append(again, b"", write_id=ids[number]) == number + 1
     assert log.bounds(TIMELINE).last == 25
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_write_id_is_remembered_however_many_follow(is_shared: bool) -> None:
+    """For two minutes an append that is asked again is one append: by its log, another process and the next one."""
+    space, clock = MemorySpace(), ManualClock()
+    limits = WriteIdLimits(kept=3)
+
+    def open_another() -> KeyValueLog:
+        return logged(MemoryKeyValue(space), clock=clock, is_shared=is_shared, write_id_limits=limits)
+
+    log = open_another()
+    log.create(TIMELINE)
+    same = write_id()
+    assert append(log, b"old", write_id=same) == 1
+    for number in range(2, 30):
+        other = open_another() if is_shared and number % 5 == 0 else log
+        assert append(other, b"%d" % number) == number
+        clock.advance(4)
+        log.prune(TIMELINE, number - 1)
+    assert append(log, b"old", write_id=same) == 1
+    again = open_another()
+    assert append(again, b"old", write_id=same) == 1
+    clock.advance(100)
+    for number in range(30, 35):
+        assert append(again, b"%d" % number) == number
+        again.prune(TIMELINE, number - 1)
+    assert append(open_another(), b"old", write_id=same) == 1
+    assert values_of(again, after=33) == [(34, b"34")]
+
+
+def test_old_write_ids_go() -> None:
+    """After two minutes the memory and the store have the newest ones alone, also of a timeline that is idle."""
+    store, clock = MemoryKeyValue(), ManualClock()
+    log = logged(store, clock=clock, write_id_limits=WriteIdLimits(kept=3))
+    for name in (TIMELINE, "tenant/idle"):
+        log.create(name)
+        for number in range(50):
+            append(log, b"%d" % number, timeline=name)
+    assert [len(known.write_ids) for known in log._timelines.values()] == [50, 50]
+    clock.advance(130)
+    append(log, b"new")
+    assert [len(known.write_ids) for known in log._timelines.values()] == [3, 3]
+    log.prune(TIMELINE, 51)
+    keys = [key for key, _ in store.snapshot().scan(f"i/{TIMELINE}/".encode(), f"i/{TIMELINE}0".encode())]
+    assert keys == [f"i/{TIMELINE}/{lsn:020}".encode() for lsn in (49, 50, 51)]
+
+
+def test_a_log_that_can_remember_no_more_takes_no_append() -> None:
+    """It refuses a new append, and forgets none too soon; what it has it answers. Later it takes appends again."""
+    space, clock = MemorySpace(), ManualClock()
+    limits = WriteIdLimits(kept=3, count_max=20)
+    log = logged(MemoryKeyValue(space), clock=clock, write_id_limits=limits)
+    for name in (TIMELINE, "tenant/other"):
+        log.create(name)
+    ids = [write_id() for _ in range(21)]
+    for number, same in enumerate(ids[:20], 1):
+        assert append(log, b"%d" % number, write_id=same) == number
+        clock.advance(1)
+    with raises(Unavailable, "log_busy"):
+        append(log, b"21", write_id=ids[20])
+    assert append(log, b"1", timeline="tenant/other") == 1
+    for number, same in enumerate(ids[:20], 1):
+        assert append(log, b"", write_id=same) == number
+    assert log.bounds(TIMELINE).last == 20
+    clock.advance(110)
+    assert append(log, b"21", write_id=ids[20]) == 21
+    assert append(log, b"20", write_id=ids[19]) == 20
+    next_process = logged(MemoryKeyValue(space), clock=clock, write_id_limits=limits)
+    assert append(next_process, b"22") == 22
+    assert append(next_process, b"", write_id=ids[2]) == 3
 
 
 def test_pruning_takes_as_many_writes_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +308,7 @@ def test_pruning_takes_as_many_writes_as_it_needs(monkeypatch: pytest.MonkeyPatc
     assert PRUNE_COUNT_MAX > 3
     monkeypatch.setattr("lakebed.fleet.log.changes.PRUNE_COUNT_MAX", 3)
     counting = Flaky(MemoryKeyValue())
-    log = logged(counting, write_ids_kept=2)
+    log = logged(counting, write_id_limits=WriteIdLimits(kept=2))
     log.create(TIMELINE)
     for number in range(10):
         append(log, b"%d" % number)

@@ -1,0 +1,131 @@
+"""The write ids that a log over the key-value port remembers of one timeline. Pure.
+
+Owns: which are forgotten, and when a timeline takes no append so that none has to be forgotten too soon.
+
+Invariants: an id is forgotten only when `WriteIdLimits.kept` newer ones are there and `WriteIdLimits.window_s` seconds
+have passed since this process learned that its record is durable. Another process learned it at that time or later, or
+wrote it before, so an id is never taken for older than it is. Time is that of the monotonic clock: no one sets it.
+
+Does not know: stores. What the store has of forgotten ids, a prune deletes (`lakebed.fleet.log.changes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from lakebed.fleet.log.port import WRITE_ID_WINDOW_S, WRITE_IDS_KEPT
+
+_FORGOTTEN_AT_ONCE: Final = 8
+"""Ids are forgotten when they are one in so many: a dictionary is slow at finding its oldest entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIdLimits:
+    """What a log remembers of a timeline.
+
+    Attributes:
+        kept: the newest write ids, however old.
+        window_s: seconds for which each is remembered, however many follow.
+        count_max: appends within `window_s`; more are refused until it has passed. A log that begins to use a timeline
+            also remembers so many that it finds. Each takes about 140 bytes of memory.
+    """
+
+    kept: int = WRITE_IDS_KEPT
+    window_s: float = WRITE_ID_WINDOW_S
+    count_max: int = 1 << 19
+
+
+class _Lot(NamedTuple):
+    """Ids that were learned in the same second.
+
+    Attributes:
+        until_s: when they may be forgotten, by the monotonic clock.
+        id_count: how many they are.
+        appended_count: how many of them were appended since the timeline is in memory.
+    """
+
+    until_s: float
+    id_count: int
+    appended_count: int
+
+
+class WriteIds:
+    """Write ids of the newest records of a timeline, each with the LSN at the end of its record."""
+
+    __slots__ = ("_added", "_appended", "_lots", "_lsns", "_young", "last_lsn")
+
+    def __init__(self) -> None:
+        self._lsns: dict[bytes, int] = {}
+        """In the order of LSNs."""
+        self._lots: deque[_Lot] = deque()
+        self._young = self._appended = self._added = 0
+        self.last_lsn = 0
+        """Of the newest id that was ever added."""
+
+    def __len__(self) -> int:
+        return len(self._lsns)
+
+    @property
+    def first_lsn(self) -> int | None:
+        """Of the oldest id that is remembered. Cost: few microseconds, as `trim` forgets many at once."""
+        return next(iter(self._lsns.values()), None)
+
+    def get(self, write_id: bytes) -> int | None:
+        """The LSN of an id that is remembered."""
+        return self._lsns.get(write_id)
+
+    def is_full(self, now_s: float, limits: WriteIdLimits) -> bool:
+        """Whether another append could make the log forget an id too soon."""
+        if self._appended + self._added >= limits.count_max:
+            self.trim(now_s, limits)
+        return self._appended + self._added >= limits.count_max
+
+    def add(self, write_id: bytes, lsn: int) -> None:
+        """Remember the id of a record behind all others; `settle` says when it was learned."""
+        self._lsns[write_id] = self.last_lsn = lsn
+        self._added += 1
+
+    def load(self, entries: Iterable[tuple[bytes, int]], now_s: float, limits: WriteIdLimits) -> None:
+        """Begin with the ids that a store has: as if all had been written now, but none of them by an append.
+
+        At most `WriteIdLimits.count_max` are kept: older ones were appended before the window.
+        """
+        self._lsns = dict(entries)
+        self.last_lsn = next(reversed(self._lsns.values()), 0)
+        self._forget(len(self._lsns) - limits.count_max)
+        self._young = len(self._lsns)
+        self._lots.append(_Lot(now_s + limits.window_s, self._young, 0))
+
+    def settle(self, now_s: float, limits: WriteIdLimits) -> None:
+        """Say that what was added is durable now, and forget what may be forgotten."""
+        if self._added:
+            until_s = math.ceil(now_s + limits.window_s)
+            count = appended_count = self._added
+            if self._lots and self._lots[-1].until_s == until_s:
+                last = self._lots.pop()
+                count, appended_count = count + last.id_count, appended_count + last.appended_count
+            self._lots.append(_Lot(until_s, count, appended_count))
+            self._young += self._added
+            self._appended += self._added
+            self._added = 0
+        self.trim(now_s, limits)
+
+    def trim(self, now_s: float, limits: WriteIdLimits) -> None:
+        """Forget what may be forgotten, or somewhat less."""
+        while self._lots and self._lots[0].until_s < now_s:
+            lot = self._lots.popleft()
+            self._young -= lot.id_count
+            self._appended -= lot.appended_count
+        count = len(self._lsns) - max(limits.kept, self._young + self._added)
+        if count * _FORGOTTEN_AT_ONCE >= len(self._lsns):
+            self._forget(count)
+
+    def _forget(self, count: int) -> None:
+        if count > 0:
+            for write_id in list(islice(self._lsns, count)):
+                del self._lsns[write_id]
