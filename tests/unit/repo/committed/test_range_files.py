@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import pytest
+
+from lakebed.errors import Corruption
 from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.format import decode_tail
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.range_files import AHEAD_COUNT
 from lakebed.repo.committed.store import Committed
+from lakebed.repo.model.entry import encode_entries
+from lakebed.repo.model.layout import range_path
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import RangeOptions
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 R = TypeVar("R")
@@ -125,3 +135,45 @@ def test_counts_are_of_distinct_ranges_inside_the_block(rows: Any, committed: Co
     assert (inner.ranges_read, inner.ranges_written) == (2, 0)
     assert outer.ranges_read == 2
     assert outer.ranges_written >= 1
+
+
+def test_damage_of_any_block_is_told_where_it_is(rows: Any, opened_on: Callable[..., Committed]) -> None:
+    """A whole range is read in runs of blocks, some stored as they are: its rows are all there, or the block is told."""
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    options = RangeOptions(entry_count_min=4_000, entry_count_max=4_000, raggedness=1 << 40, block_bytes=512)
+    values = rows.values(range(4_000))
+    chance = random.Random(1)
+    texts = [chance.randbytes(1_000).hex() if number % 900 < 50 else "" for number in range(4_000)]
+    entries = [Entry(f"s3://a/{number}", 1, "c", 0, metadata={"of": text}) for number, text in enumerate(texts)]
+    values = dict(zip(values, encode_entries(entries), strict=True))
+    committed = opened_on(store, options=options)
+    [meta] = committed.open(rows.write(committed, values)).ranges()
+    path = range_path(meta.file.id)
+    stored = bytes(store.get(path))
+    tail = decode_tail(memoryview(stored)[meta.file.tail_offset :], meta=meta.file, path=path)
+    offsets, lengths = tail.offsets.tolist(), tail.lengths.tolist()
+    assert len(offsets) > 150
+
+    read = {}
+    for batch in committed.files.whole(meta):
+        read.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    assert read == values, "other rows"
+    for offset, length in zip(offsets, lengths, strict=True):
+        damaged = bytearray(stored)
+        damaged[offset + chance.randrange(length)] ^= 1
+        store.put(path, damaged)
+        with pytest.raises(Corruption) as caught:
+            committed.files.whole(meta)
+        assert (caught.value.facts["path"], caught.value.facts["offset"]) == (path, offset)
+
+
+def test_a_batch_of_a_large_range_is_small(rows: Any, opened_on: Callable[..., Committed]) -> None:
+    """Of ranges with long metadata many are read ahead, and a window of a merge has a batch of each side."""
+    committed = opened_on(open_store(f"memory://{uuid.uuid4().hex}"), options=RangeOptions())
+    entry = Entry("s3://a/b", 1, "c", 0, metadata={"of": "x" * 4_000})
+    values = dict.fromkeys(rows.values(range(4_000)), encode_entries([entry])[0])
+    [meta] = committed.open(rows.write(committed, values)).ranges()
+    batches = committed.files.whole(meta)
+    assert sum(batch.num_rows for batch in batches) == 4_000
+    assert max(batch.get_total_buffer_size() for batch in batches) < 4 << 20
+    assert len(batches) < 10
