@@ -138,7 +138,7 @@ def test_counts_are_of_distinct_ranges_inside_the_block(rows: Any, committed: Co
 
 
 def test_damage_of_any_block_is_told_where_it_is(rows: Any, opened_on: Callable[..., Committed]) -> None:
-    """A whole range is read in runs of blocks, some stored as they are: its rows are all there, or the block is told."""
+    """A whole range is read in runs of blocks, some stored as they are: its rows are all there, or a block is named."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
     options = RangeOptions(entry_count_min=4_000, entry_count_max=4_000, raggedness=1 << 40, block_bytes=512)
     values = rows.values(range(4_000))
