@@ -72,6 +72,9 @@ def test_dates_beyond_python_are_printed(cli: Cli, lake: str, tmp_path: Path) ->
     cli("table", "create", lake, "beyond", "--column", "z TIMESTAMP_LTZ(6)")
     cli("table", "append", lake, "beyond", tmp_path / "beyond.parquet")
     assert cli("table", "read", lake, "beyond", "--json").json == [{"z": "38504-08-17T21:30:06.846976+00:00"}]
+    pq.write_table(pa.table({"at": beyond}), tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
+    answer = cli("table", "append", lake, "far", tmp_path / "int96.parquet")
+    assert (answer.code, "before 1677 or after 2262" in answer.err) == (exits.USAGE, True)
     refused = cli("table", "read", lake, "beyond", "--format", "csv")
     assert (refused.code, "'z' has a date beyond" in refused.err) == (exits.USAGE, True)
     cli("table", "append", lake, "far", file)

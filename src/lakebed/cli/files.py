@@ -34,6 +34,7 @@ from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
 from lakebed.table.codec.python_values import find_beyond_calendar, python_rows
+from lakebed.table.files.int96 import BATCH_ROWS, READ_UNIT, int96_columns, refuse_far_instants
 from lakebed.table.model.types import type_of_arrow
 from lakebed.whole_file import write_whole
 
@@ -108,7 +109,11 @@ def read_file(
             reader = _json_rows(source, schema).to_reader()
         else:
             # The footer comes last: a stream is held whole.
-            file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
+            source = pa.BufferReader(source.read()) if path == "-" else source
+            file = pa.parquet.ParquetFile(source)
+            if columns := int96_columns(file.metadata):
+                searched = pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit=READ_UNIT)
+                refuse_far_instants(searched.iter_batches(BATCH_ROWS, columns=columns), file_name=path)
             batches = _report_progress(file.iter_batches(), file.metadata.num_rows, progress)
             reader = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
     return pa.RecordBatchReader.from_batches(reader.schema, _translate_errors(reader, path, source))

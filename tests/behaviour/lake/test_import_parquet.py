@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import random
 import threading
@@ -192,6 +193,38 @@ def test_a_file_that_differs(lake: Lake, tmp_path: Path, other: pa.Table, says: 
         with pytest.raises(InvalidRequest, match=r"2\.parquet"):
             imported(lake, folder, options=ImportOptions(rewrite=True))
         assert lake.ls() == []
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("rewrite", [False, True])
+def test_instants_beyond_nanoseconds_are_not_others(lake: Lake, tmp_path: Path, rewrite: bool, nested: bool) -> None:
+    """INT96 timestamps that DuckDB reads as 9999-12-31 are refused, not read as 1816; those of 1678 to 2261 come."""
+
+    def put(name: str, *moments: datetime.datetime | None) -> list[Any]:
+        at = pa.array(moments, pa.timestamp("us"))
+        at = pa.StructArray.from_arrays([at], ["inner"]) if nested else at
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "part.parquet"
+        pq.write_table(pa.table({"moment": at}), file, use_deprecated_int96_timestamps=True)
+        return [row[0] for row in duckdb.sql(f"SELECT moment FROM '{file}'").fetchall()]
+
+    options = ImportOptions(rewrite=rewrite)
+    for far in (datetime.datetime(9999, 12, 31), datetime.datetime(1500, 3, 1)):
+        moments = put(f"far{far.year}", datetime.datetime(2024, 1, 1), None, far)
+        assert far in [value["inner"] if nested else value for value in moments if value is not None]
+        with pytest.raises(InvalidRequest, match="before 1677 or after 2262") as refused:
+            import_table(lake, "far", str(tmp_path / f"far{far.year}"), format="parquet", options=options)
+        assert refused.value.kind == "value_out_of_range"
+        keyed = lake.create_table(
+            f"keyed{far.year}", pa.schema([("id", pa.int64()), ("moment", pa.timestamp("us"))]), primary_keys="id"
+        )
+        with pytest.raises(InvalidRequest, match="before 1677 or after 2262"):
+            import_table(lake, keyed.name, str(tmp_path / f"far{far.year}"), format="parquet", options=options)
+    assert not lake.has_table("far")
+    near = put("near", datetime.datetime(1678, 1, 1), None, datetime.datetime(2261, 12, 31))
+    import_table(lake, "near", str(tmp_path / "near"), format="parquet", options=options)
+    imported = lake.table("near").to_duckdb("near").sql("SELECT moment FROM near").fetchall()
+    assert imported == [(value,) for value in near]
 
 
 def test_a_dry_run_writes_nothing(lake: Lake, hive: Path) -> None:

@@ -8,7 +8,7 @@ from lakebed.cli import files
 from lakebed.lake import drop, imports
 from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
-from lakebed.table.files import adopt
+from lakebed.table.files import adopt, int96
 from lakebed.table.imports.take_over import (
     _check_in_place,
     check_new_names,
@@ -47,6 +47,11 @@ GUARANTEES = [
         "A copy of another size than its source had is an error.",
         raise_nothing(copy_object),
         f"{PARQUET}::test_a_source_that_is_replaced_meanwhile",
+    ),
+    Guarantee(
+        "A timestamp that nanoseconds do not hold is refused, not imported as another one.",
+        returns(int96._fits, True),
+        f"{PARQUET}::test_instants_beyond_nanoseconds_are_not_others",
     ),
     Guarantee(
         "A file with a column of another type is refused.",

@@ -312,12 +312,20 @@ def _id(number: int) -> dict[bytes, bytes]:
 class OpenDataFile:
     """A data file opened for reading. Not thread-safe."""
 
-    def __init__(self, source: pa.NativeFile, path: str, content: memoryview | _RangedFile, window_bytes: int) -> None:
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        path: str,
+        content: memoryview | _RangedFile,
+        window_bytes: int,
+        int96_unit: str | None,
+    ) -> None:
         import pyarrow.parquet as pq  # only what reads or writes data files needs it
 
         self._window_bytes = window_bytes
         self._source = source
-        self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False)
+        self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit)
+        self._int96_unit = int96_unit
         self._path = path
         self._held = content
         self._ranged = content if isinstance(content, _RangedFile) else None
@@ -392,7 +400,11 @@ class OpenDataFile:
                     else:
                         share = max(BUFFER_BYTES_MIN, self._window_bytes // max(1, len(ranges)))
                         parquet = type(self._parquet)(
-                            self._source, metadata=self.metadata, buffer_size=share, pre_buffer=False
+                            self._source,
+                            metadata=self.metadata,
+                            buffer_size=share,
+                            pre_buffer=False,
+                            coerce_int96_timestamp_unit=self._int96_unit,
                         )
                 yield from parquet.iter_batches(
                     batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=False
@@ -406,6 +418,7 @@ def open_data_file(
     size_bytes: int,
     window_bytes: int = WHOLE_FILE_BYTES_MAX,
     whole_bytes_max: int = WHOLE_FILE_BYTES_MAX,
+    int96_unit: str | None = None,
 ) -> OpenDataFile:
     """Open one data file.
 
@@ -414,6 +427,7 @@ def open_data_file(
         size_bytes: the size its manifest entry states; another size is `Corruption`.
         window_bytes: how much of the file may be held, about; a larger file is fetched in pieces.
         whole_bytes_max: a larger file is fetched in pieces although it could be held; others whole with one GET.
+        int96_unit: of timestamps that are INT96; None: nanoseconds.
 
     Raises `NotFound`: the file is gone: its version was expired while it was being read; `Corruption`: truncated, or no
     Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs
@@ -445,7 +459,7 @@ def open_data_file(
             path=path,
         ) from error
     with _decoding(path):
-        return OpenDataFile(source, path, content, window_bytes)
+        return OpenDataFile(source, path, content, window_bytes, int96_unit)
 
 
 def _wrong_size(path: str, actual: int, expected: int) -> Corruption:

@@ -33,6 +33,8 @@ from lakebed.table.branch.discard import discard, discard_changes
 from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.commit.commit import CommitRequest, commit
 from lakebed.table.files.adopt import AdoptedFile, describe_file, read_footer
+from lakebed.table.files.data_file import open_data_file
+from lakebed.table.files.int96 import BATCH_ROWS, READ_UNIT, int96_columns, refuse_far_instants
 from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
 from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
@@ -109,8 +111,9 @@ def take_over(
         NotFound: a file of the source is gone.
         Conflict, OutcomeUnknown: as `commit`.
 
-    Cost: the footer of each file (1 HEAD and 1 GET); a copy (1 COPY and 1 HEAD inside one bucket, else the bytes
-    through this process) unless in place; 1 commit. Rewriting holds the writer's buffer in memory.
+    Cost: the footer of each file (1 HEAD and 1 GET), and the columns with INT96; a copy (1 COPY and 1 HEAD inside one
+    bucket, else the bytes through this process) unless in place; 1 commit. Rewriting holds the writer's buffer in
+    memory.
     """
     options = options or ImportOptions()
     schema = table.refresh()
@@ -221,14 +224,17 @@ def _plan_file(
     environment: Environment,
 ) -> TakenFile | str | None:
     """How a file is taken over, or why it is rewritten; None for one without rows."""
-    why = file.must_rewrite or needs_writer(schema)
-    if why is not None:
-        return why
+    if file.must_rewrite is not None:
+        return file.must_rewrite
     place, path = place_of(store, file.url)
     try:
         footer = read_footer(place, path, size_bytes=file.size_bytes)
+        _refuse_far_instants(place, path, footer, size_bytes=file.size_bytes)
     except NotFound as absent:
         raise NotFound(f"The source's file {file.url} is gone.", kind="source_not_found", url=file.url) from absent
+    why = needs_writer(schema)
+    if why is not None:
+        return why
     if footer.num_rows == 0:
         return None
     if options.in_place:
@@ -250,6 +256,14 @@ def _plan_file(
             kind=misfit.kind,
             file=file.url,
         ) from misfit
+
+
+def _refuse_far_instants(store: ObjectStore, path: str, footer: pq.FileMetaData, *, size_bytes: int) -> None:
+    """Refuse INT96 timestamps that would be read as other ones. Cost: reads the columns that may have such."""
+    columns = int96_columns(footer)
+    if columns:
+        opened = open_data_file(store, path, size_bytes=size_bytes, int96_unit=READ_UNIT)
+        refuse_far_instants(opened.batches(columns=columns, batch_rows=BATCH_ROWS), file_name=path.rpartition("/")[2])
 
 
 def needs_writer(schema: TableSchema) -> str | None:

@@ -189,7 +189,7 @@ def _has_seconds(kind: pa.DataType) -> bool:
 
 def _fit_ms(column: pa.ChunkedArray | pa.Array) -> bool:
     if pa.types.is_nested(column.type):
-        return all(_fit_ms(member) for member in _visible_members(column) if _has_seconds(member.type))
+        return all(_fit_ms(member) for member in visible_members(column) if _has_seconds(member.type))
     if not _has_seconds(column.type):
         return True
     extremes = pc.min_max(column.cast(pa.int64()))
@@ -215,7 +215,7 @@ def _lacks_required(values: pa.Array) -> bool:
     fields = _inner_fields(values.type)
     return any(
         (not field.nullable and member.null_count > 0) or (_has_required(field.type) and _lacks_required(member))
-        for field, member in zip(fields, _visible_members(values) if fields else (), strict=True)
+        for field, member in zip(fields, visible_members(values) if fields else (), strict=True)
     )
 
 
@@ -298,7 +298,7 @@ def are_utf8(column: pa.ChunkedArray | pa.Array) -> bool:
         column.validate(full=True)
     except pa.ArrowInvalid:
         # Values that a slice or a null hides count there, too.
-        return pa.types.is_nested(column.type) and all(map(are_utf8, _visible_members(column)))
+        return pa.types.is_nested(column.type) and all(map(are_utf8, visible_members(column)))
     return True
 
 
@@ -310,7 +310,7 @@ def _has_texts(kind: pa.DataType) -> bool:
     return _is_text(kind)
 
 
-def _visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
+def visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
     """The members of nested values, one after another, without those that a slice or a null hides."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_struct(column.type):
