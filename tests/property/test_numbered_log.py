@@ -369,3 +369,23 @@ def test_markers_are_numbered_from_one_on() -> None:
         log.raise_boundary(below)
         assert [int(meta.path.rpartition("/")[2]) for meta in store.list("boundary")] == list(range(1, place + 1))
         assert log_on(store).boundary() == below
+
+
+@pytest.mark.parametrize("is_raised_again", [False, True])
+def test_a_boundary_goes_with_its_log(is_raised_again: bool) -> None:
+    """Of one that is made anew an old handle sees what is there, also when it has a marker in the same place."""
+    store = fresh()
+    old, other = log_on(store), log_on(store)
+    append(old, *range(1, 10))
+    for below in (4, 8):
+        old.raise_boundary(below)
+    assert old.boundary() == 8
+    store.delete([meta.path for meta in store.list()])
+    append(other, 1, 2)
+    if is_raised_again:
+        other.raise_boundary(2)
+    below = 2 if is_raised_again else 0
+    assert (old.boundary(), old.free_from(), old.latest()) == (below, below, 2)
+    append(old, 3)
+    assert other.latest() == 3
+    assert [log.create_outcome(1, "w1") for log in (old, other)] == ["won" if is_raised_again else "open"] * 2

@@ -26,7 +26,7 @@ import msgspec
 from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import join_path
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.runtime import Environment
 
 MARKER_COUNT_KEPT: Final = 64
@@ -74,6 +74,14 @@ def decode_marker(body: Any, *, path: str) -> Marker:
         raise Corruption(f"{path} is not a boundary marker", path=path) from error
 
 
+_NONE: Final = (0, Marker(0, 0, {}))
+"""What is the newest marker before one is raised."""
+
+
+def _is_place(name: str) -> bool:
+    return len(name) == _DIGITS and name.isascii() and name.isdecimal()
+
+
 class Boundary:
     """The markers of one log.
 
@@ -85,8 +93,10 @@ class Boundary:
         self._store = store
         self._folder = folder
         self._environment = environment
-        # Markers never change, so the newest one seen stays valid; others may see newer ones first.
-        self._newest: tuple[int, Marker] = (0, Marker(0, 0, {}))
+        # Markers never change, so the newest one seen stays valid while its object is there; it goes before newer ones
+        # when they are many, or with the log, which may then be made anew with other markers in the same places.
+        self._newest: tuple[int, Marker] = _NONE
+        self._object: ObjectMeta | None = None
         self.was_read = False
         """Whether the markers were read before."""
 
@@ -97,17 +107,23 @@ class Boundary:
     def newest(self) -> tuple[int, Marker]:
         """Return the newest marker and its place; place 0 and an empty marker when none was raised.
 
-        Cost: 1 LIST, and 1 GET when there is one that was not seen yet.
+        Cost: 1 LIST, and 1 GET when there is one that was not seen yet; 1 LIST more after the log was deleted.
         """
         for _ in range(LOOKS_MAX):
-            place, marker = self._newest
-            places = self._places(after=place)
+            seen, listed = self._newest, self._object
+            metas = self._metas(after=max(seen[0] - 1, 0))
             self.was_read = True
-            if not places:
-                return place, marker
-            newest_marker = self._load(places[-1])
+            if metas and metas[-1][1] == listed:
+                return seen
+            if not metas:
+                self._newest, self._object = _NONE, None
+                if listed is None:
+                    return self._newest
+                continue  # the log was deleted, and may have been made anew with fewer markers
+            place, meta = metas[-1]
+            newest_marker = self._load(place)
             if newest_marker is not None:  # else it was removed as too old meanwhile: newer ones exist
-                self._newest = (places[-1], newest_marker)
+                self._newest, self._object = (place, newest_marker), meta
                 return self._newest
         raise Conflict(
             f"The newest marker in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
@@ -118,7 +134,7 @@ class Boundary:
 
     @property
     def seen_below(self) -> int:
-        """The boundary as last seen; the real one may be higher. Cost: nothing."""
+        """The boundary as last seen; the real one may be higher; lower in a log that was made anew. Cost: 0."""
         return self._newest[1].below
 
     def current(self) -> int:
@@ -168,17 +184,22 @@ class Boundary:
             create_once(self._store, self.path(after + 1), body, environment=self._environment)
         except AlreadyExists:
             return False
-        places = self._places(after=0)
+        places = self._places()
         if len(places) > MARKER_COUNT_KEPT:
             self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
         # No place is left when the log was deleted meanwhile; a late one when we stalled so long that ours was created
         # again.
         return bool(places) and places[-1] < after + MARKER_COUNT_KEPT
 
-    def _places(self, *, after: int) -> list[int]:
+    def _places(self) -> list[int]:
+        return [place for place, _ in self._metas(after=0)]
+
+    def _metas(self, *, after: int) -> list[tuple[int, ObjectMeta]]:
         start_after = self.path(after) if after else None
-        names = (path.rpartition("/")[2] for path in self._store.list_paths(self._folder, start_after=start_after))
-        return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
+        named = (
+            (meta.path.rpartition("/")[2], meta) for meta in self._store.list(self._folder, start_after=start_after)
+        )
+        return [(int(name), meta) for name, meta in named if _is_place(name)]
 
     def _load(self, place: int) -> Marker | None:
         path = self.path(place)

@@ -271,6 +271,7 @@ class NumberedLog:
     def free_from(self) -> int:
         """Return a number below which none may be created; the real bound may be higher.
 
+        It may be lower, too, where the log was deleted and made anew: who would leave a gap looks first (`boundary`).
         Cost: 1 LIST at first, then nothing.
         """
         if self._boundary is None:

@@ -298,6 +298,21 @@ def test_files_outside_of_the_table_are_refused(bench: Bench, client: Client, fi
     refuse(bench, client.prepare(change, base=None), "invalid_snapshot")
 
 
+def test_a_table_that_was_created_again_begins_at_its_first_id(bench: Bench) -> None:
+    """A server that knows the boundary of the table before it takes commits to the new one as any other server does."""
+    old = bench.table
+    for name in ("a", "b", "c"):
+        bench.commit(name)
+    old.expire(retain_max=1, older_than_ms=2**50)
+    assert old.context.snapshots.log.boundary() == 3
+    bench.store.delete([meta.path for meta in bench.store.list()])
+    client = Client(Table.create(bench.store, name="t", schema=old.arrow_schema, environment=bench.environment))
+    first = commit_prepared(old.context, client.prepare(bench.change("d"), base=None))
+    second = commit_prepared(old.context, client.prepare(bench.change("e"), base=first))
+    assert [snapshot.id for snapshot in (first, second) if snapshot is not None] == [1, 2]
+    assert bench.live(bench.reopen()) == ["d", "e"]
+
+
 def test_ids_below_the_boundary_are_refused(bench: Bench, client: Client) -> None:
     """After another client's rollback on the files, no id is used twice; lakebed's next commit opens the way."""
     for name in ("a", "b", "c"):

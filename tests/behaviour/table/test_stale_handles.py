@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakebed import Lake
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -436,6 +437,53 @@ def test_a_table_that_was_created_again_is_the_new_one_for_old_handles() -> None
         two.stale.write(pa.table({"k": [3], "v": [3], "x": ["three"]}))
     two.stale.write(pa.table({"z": [1]}))
     assert rows_of(again) == [(1,)]
+
+
+@pytest.mark.parametrize("verb", ["append", "delete", "compact"])
+@pytest.mark.parametrize("branch", [None, "b"])
+def test_an_old_handle_commits_behind_the_newest_version_of_a_table_that_was_created_again(
+    branch: str | None, verb: str
+) -> None:
+    """And not above ids that the old one's expiry had passed: others, who do not find it there, would commit below."""
+    lake = Lake.open(open_store(f"memory://again-{uuid.uuid4()}"))
+
+    def create() -> Table:
+        table = lake.create_table("t", SCHEMA)
+        table.append(pa.table({"k": [0], "v": [0]}, SCHEMA))
+        if branch is not None:
+            table.create_tag("start")
+            table.create_branch(branch, tag="start")
+        return lake.table("t", branch=branch)
+
+    old = create()
+    for number in range(1, 6):
+        old.append(pa.table({"k": [number], "v": [number]}, SCHEMA))
+    old.expire(retain_max=1, retain_min=1, older_than_ms=EVER)
+    assert old.context.snapshots.log.boundary() > 4
+    old.append(pa.table({"k": [6], "v": [6]}, SCHEMA))
+    if branch is None:
+        lake.drop_table("t")
+        other = create()
+    else:
+        lake.table("t").delete_branch(branch)
+        lake.table("t").create_branch(branch, tag="start")
+        other = lake.table("t", branch=branch)
+    other.append(pa.table({"k": [7], "v": [7]}, SCHEMA))
+    expected = {0: 0, 7: 7, 8: 8}
+    if verb == "append":
+        old.append(pa.table({"k": [9], "v": [9]}, SCHEMA))
+        expected[9] = 9
+    elif verb == "delete":
+        old.delete("k = 0")
+        del expected[0]
+    else:
+        old.compact(full=True)
+    other.append(pa.table({"k": [8], "v": [8]}, SCHEMA))
+    for table in (lake.table("t", branch=branch), old, other):
+        read = table.read()
+        assert dict(zip(read["k"].to_pylist(), read["v"].to_pylist(), strict=True)) == expected
+    ids = [snapshot.id for snapshot in other.snapshots()]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
 
 
 def test_a_schema_change_by_an_old_handle_is_one_of_the_new_table() -> None:

@@ -7,6 +7,7 @@ import re
 from lakebed.lake import drop as lake_drop
 from lakebed.lake import lake as lakes
 from lakebed.objects import document
+from lakebed.objects.boundary import Boundary
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
@@ -23,6 +24,7 @@ from lakebed.table.iceberg.published import PublishedTable
 from lakebed.table.schema.schema_log import SchemaLog
 from lakebed.table.versions import fast_forward, rollback
 from mutations.defects import (
+    always,
     answer,
     change_arguments,
     never,
@@ -122,6 +124,11 @@ GUARANTEES = [
         "A commit after a rollback of another client below the boundary ends.",
         answer(SnapshotLog.next_id, lambda it: it.free_from, lambda free_from: 0),
         "behaviour/table/test_foreign_rollback.py::test_an_append_after_a_rollback_below_the_boundary_ends",
+    ),
+    Guarantee(
+        "An old handle commits behind the newest version of a table that was created again.",
+        always(Boundary.newest, lambda it: it.listed),
+        "property/test_numbered_log.py::test_a_boundary_goes_with_its_log[True]",
     ),
     Guarantee(
         "Expiry keeps the snapshots that another client wrote below the marks.",

@@ -199,7 +199,8 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
         return False
     if base_uuid is not None and (head is None or (head.uuid is not None and head.uuid != base_uuid)):
         return False
-    if branch.snapshots.next_id(head) > next_id:
+    # The boundary as it was seen may be that of a table which was dropped and created again: then a look finds no such.
+    if branch.snapshots.next_id(head) > next_id and branch.snapshots.log.boundary() > next_id:
         raise Conflict(
             f"Snapshot {next_id} cannot be committed: ids below {branch.snapshots.next_id(head)} were used before "
             "another client rolled the table back on its files. Commit once with lakebed (`lakebed table compact` will "
