@@ -17,6 +17,8 @@ from lakebed.lake.lake import Lake
 from lakebed.spark.catalog import VERBS, Session, handle
 from lakebed.spark.plan.carried import show_instants
 from lakebed.spark.plan.change_rows import change_fields
+from lakebed.spark.plan.found_rows import FoundRows
+from lakebed.table.rows.rows import new_writer
 from lakebed.table.schema.schema import new_schema
 from worlds.replies import Ask, rows_of
 
@@ -380,3 +382,38 @@ def test_a_branch_is_renamed_by_a_procedure(ask: Ask, lake: Lake) -> None:
     assert missing["message"] == "The table has no branch 'dev': it has other."
     unnamed = ask("call", procedure="rename_branch", arguments={"table": "db.t", "from_branch": "other"})["error"]
     assert unnamed["message"] == "The argument to_branch of rename_branch is null: give a value."
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+@pytest.mark.parametrize("keys", [(), ("id",)], ids=["append", "primary-key"])
+def test_a_write_into_a_dropped_table_leaves_no_file(ask: Ask, lake: Lake, verb: str, keys: tuple[str, ...]) -> None:
+    """Its files, which no version will name, are deleted with what it found, and a new table may have the name."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("day", pa.string(), nullable=False)])
+    partitioned = {"primary_keys": (*keys, "day") if keys else (), "partition_keys": ("day",)}
+    table = lake.create_table("db.t", schema, **partitioned)
+    writer = new_writer(table.context)
+    writer.write(pa.table({"id": [1, 2], "day": ["a", "b"]}, schema=schema))
+    changes = writer.finish()
+    written = {file.file_name for change in changes for file in change.added}
+    assert len(written) == 2
+    result = base64.b64encode(pickle.dumps([*changes, FoundRows("data-x.parquet", b"")])).decode()
+    failed = base64.b64encode(pickle.dumps(InvalidRequest("no"))).decode()
+    bodies = {meta.path: bytes(table.store.get(meta.path)) for meta in table.store.list("") if "data-" in meta.path}
+    lake.drop_table("db.t")
+    for path, body in bodies.items():  # a task ends after the drop
+        table.store.put(path, body)
+    reply = ask(verb, table="db.t", results=[result, failed])
+    assert ("error" in reply) == (verb == "commit")
+    assert [meta.path for meta in table.store.list("")] == []
+    assert "ok" in ask("create_table", table="db.t", schema=columns(id="long"), partition_keys=[])
+
+
+def test_an_aborted_write_that_marks_rows_leaves_no_file(ask: Ask, lake: Lake) -> None:
+    """The rows that its tasks found are not taken for files."""
+    schema = pa.schema([("id", pa.int64())])
+    table = lake.create_table("db.t", schema)
+    writer = new_writer(table.context)
+    writer.write(pa.table({"id": [1]}))
+    result = base64.b64encode(pickle.dumps([*writer.finish(), FoundRows("data-x.parquet", b"")])).decode()
+    assert ask("abort", table="db.t", results=[result]) == {"ok": {"file_count": 1}}
+    assert [meta.path for meta in table.store.list("bucket-0")] == []

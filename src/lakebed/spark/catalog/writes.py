@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,9 @@ import msgspec
 from pyspark.sql.types import StructType
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.lake.lake import Lake
+from lakebed.lake.names import parse_table_name
 from lakebed.spark.catalog.partitions import partition_values
 from lakebed.spark.catalog.replace import decode_staged, next_schema
 from lakebed.spark.catalog.rewrites import Rewritten
@@ -227,7 +229,12 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.open_any(session, lake_url)
+        try:
+            table = self.open_any(session, lake_url)
+        except NotFound:  # dropped meanwhile, or its branch deleted: nothing is committed
+            paths = [file.path for file in self._files_of_tasks()]
+            _discard_without_table(session.lake(lake_url), self.table, paths, self.results)
+            raise
         changes = changes_of(self.results)
         staged = decode_staged(self.staged)
         try:
@@ -295,12 +302,34 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     paths: list[str] = msgspec.field(default_factory=list)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.open_table(session, lake_url)
+        try:
+            table = self.open_table(session, lake_url)
+        except NotFound:
+            _discard_without_table(session.lake(lake_url), self.table, self.paths, self.results)
+            return {"file_count": len(self.paths)}
         discard(table.store, self.paths)
-        results = [pickle.loads(base64.b64decode(text)) for text in self.results]
-        changes = [change for result in results if not isinstance(result, LakebedError) for change in result]
+        changes = _changes_to_discard(self.results)
         discard_changes(table.context, changes)
         return {"file_count": len(self.paths) + sum(len(change.added) for change in changes)}
+
+
+def _changes_to_discard(results: Sequence[str]) -> list[BucketChange]:
+    """The changes of tasks, without the errors and the found rows that are among their results."""
+    decoded = (pickle.loads(base64.b64decode(text)) for text in results)
+    given = (part for result in decoded if not isinstance(result, LakebedError) for part in result)
+    return [part for part in given if isinstance(part, BucketChange)]
+
+
+def _discard_without_table(lake: Lake, name: str, paths: Sequence[str], results: Sequence[str]) -> None:
+    """Delete the files of a job from the folder of a table that is gone, where they would be in the way of a new one.
+
+    Files of results are found by their names, since the folders of their partitions were known to the table.
+    Cost: 1 LIST of the folder and 1 DELETE a thousand files.
+    """
+    names = {file.file_name for change in _changes_to_discard(results) for file in (*change.added, *change.changelog)}
+    store = lake.store.sub(parse_table_name(name).folder)
+    listed = (meta.path for meta in store.list("")) if names else ()
+    discard(store, [*paths, *(path for path in listed if path.rpartition("/")[2] in names)])
 
 
 class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
