@@ -191,7 +191,8 @@ class Tenant:
         """Make an older version the newest one.
 
         ``main`` becomes a branch at that version. What ``main`` was before stays readable as a timeline
-        ``main-until-<transaction>``.
+        ``main-until-<version>``, by the number of the version that the restore makes; by a later number if that name is
+        in use, or another commit is in between.
 
         Raises:
             NotFound: ``version_not_found``.
@@ -201,8 +202,7 @@ class Tenant:
         state = self.state()
         position = state.find(str(version))
         source = Timeline(self._router, self._log, by_id(position.timeline))
-        kept_as = f"{MAIN}-until-{state.record.next_txn}"
-        source.change("restore", name=MAIN, lsn=position.lsn, kept_as=kept_as)
+        source.change("restore", name=MAIN, lsn=position.lsn, kept_as=state.choose_name_of_former_main())
         return self.state().versions()[-1]
 
     def plan_collection(self) -> CollectionPlan:

@@ -9,12 +9,14 @@ timeline itself, from its cutoff on, or through a pin or branch at that LSN. Oth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.layout import parse_layer_path, tenant_folder, txn_folder
 from lakebed.fleet.model import MAIN, Manifest, TenantRecord, TimelineIndex, Transaction, TransactionState
 from lakebed.fleet.ports import TransactionList
+from lakebed.fleet.records import attachment_of, open_of
 from lakebed.reclaim.model import Explanation, Pin, Version
 from lakebed.texts import whole_number
 
@@ -49,6 +51,14 @@ class TenantState:
     def _by_id(self, id: str) -> TimelineIndex | None:
         """A timeline by its id, which may be the name of another: a restore gives the name of `MAIN` away."""
         return next((timeline for timeline in self.manifest.timelines if timeline.id == id), None)
+
+    def choose_name_of_former_main(self) -> str:
+        """A free name for what a restore replaces, by the version that the restore makes if it is the next commit."""
+        attachment = attachment_of(self.record, self.record.preferred)
+        transaction = None if attachment is None else open_of(self.record, attachment)
+        number = self.record.next_txn if transaction is None else transaction.id
+        names = {timeline.name for timeline in self.manifest.timelines}
+        return next(name for next_id in count(number) if (name := f"{MAIN}-until-{next_id}") not in names)
 
     # ---- versions
 

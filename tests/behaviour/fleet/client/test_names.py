@@ -95,6 +95,22 @@ def test_what_a_restore_has_replaced_is_kept_and_branched(orders: Tenant, other:
     assert dict(other.main.scan()).keys() == {b"0", b"1", b"2", b"other", b"again"}
 
 
+def test_a_restore_keeps_main_under_the_number_of_its_version(orders: Tenant, other: Tenant) -> None:
+    """The name says until which version the timeline was `main`; where it is in use, the next free one is taken."""
+    version = orders.restore(f"{MAIN}@2").id
+    assert {timeline.name for timeline in orders.timelines()} == {MAIN, f"{MAIN}-until-{version}"}
+    other.main.put(b"again", b"1")
+    other.main.checkpoint()
+    later = orders.restore(f"{MAIN}@1").id
+    orders.main.branch(f"{MAIN}-until-{int(later) + 2}", lsn=1)
+    last = orders.restore(f"{MAIN}@1").id
+    assert last == f"{int(later) + 2}"
+    assert {timeline.name for timeline in orders.timelines()} == {
+        MAIN,
+        *(f"{MAIN}-until-{number}" for number in (version, later, last, int(last) + 1)),
+    }
+
+
 def test_an_expected_lsn_of_before_a_restore_is_refused(orders: Tenant, other: Tenant) -> None:
     """A write that expects an LSN of the timeline before it is not made in the restored one, which may have it too."""
     expected = other.main.lsn()
