@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import urllib3
+from typing_extensions import override
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
@@ -45,6 +47,52 @@ _UNCLEAR: Final = {502, 504}
 
 _FILES_S: Final = 5.0
 """Between two looks at the files of certificates."""
+
+
+_SENT_TOGETHER_MAX: Final = 64 << 10
+"""Bytes of a body that is copied behind its head: a larger one costs more to copy than to send apart."""
+
+
+class _SendingOnce(HTTPConnection):
+    """A connection that sends the head of a request and a short body at once: sender and receiver wake up once.
+
+    A body that is read while it is sent, such as a file, is sent as ever.
+    """
+
+    _parts: list[bytes] | None = None
+    """What is to be sent of a request with a short body, until all of it is there."""
+
+    @override
+    def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
+        if not isinstance(body, bytes) or len(body) > _SENT_TOGETHER_MAX:
+            super().request(method, url, body, *args, **options)
+            return
+        parts: list[bytes] = []
+        self._parts = parts
+        try:
+            super().request(method, url, body, *args, **options)
+        finally:
+            self._parts = None
+        self.send(b"".join(parts))
+
+    @override
+    def send(self, data: Any) -> None:
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class _SendingOnceEncrypted(_SendingOnce, HTTPSConnection):
+    """The same over TLS."""
+
+
+class _ClearPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _SendingOnce
+
+
+class _EncryptedPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SendingOnceEncrypted
 
 
 class _Pool(NamedTuple):
@@ -83,6 +131,7 @@ class Connections:
         server_count, connection_count_max = self._counts
         files = client_signature()
         pool = urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max, ssl_context=client_context())
+        pool.pool_classes_by_scheme = {"http": _ClearPool, "https": _EncryptedPool}
         return _Pool(pool, os.getpid(), files, time.monotonic() + _FILES_S)
 
     def _current_pool(self) -> urllib3.PoolManager:

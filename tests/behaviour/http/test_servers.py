@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
-from lakebed.http.asking import Servers, error_of
+from lakebed.http.asking import Connections, Servers, error_of
 from lakebed.runtime import Environment
 from worlds.errors import raises
 from worlds.listener import Reply, Request, listen
@@ -175,3 +177,56 @@ def test_a_silent_process_is_asked_last() -> None:
         assert ask(servers) == 200
         assert first.health_count == 0
         servers.close()
+
+
+def test_a_request_with_a_short_body_is_sent_at_once() -> None:
+    """Head and body arrive together, on a new connection and on one that is kept; a long body arrives whole."""
+    bodies = [b"short", b"", b"x" * 20_000, b"y" * 300_000, b"again"]
+    arrived: list[tuple[bytes, bytes]] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for body in bodies:
+                first = connection.recv(1 << 20)
+                head, _, received = first.partition(b"\r\n\r\n")
+                while len(received) < len(body):
+                    received += connection.recv(1 << 20)
+                arrived.append((first[len(head) + 4 :], received))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        servers = Servers([url], headers={}, connection_count_max=1, environment=Environment())
+        assert [servers.send(url, "POST", "/", body, reply_s=30.0).status for body in bodies] == [200] * len(bodies)
+        server.join()
+        servers.close()
+    assert [hash(received) for _, received in arrived] == [hash(body) for body in bodies]
+    assert [len(together) for (together, _), body in zip(arrived, bodies, strict=True) if body[:1] != b"y"] == [
+        5,
+        0,
+        20_000,
+        5,
+    ]
+
+
+def test_a_body_that_is_read_while_it_is_sent() -> None:
+    """A file and a generator arrive as they are, with and without a length."""
+    received: list[bytes] = []
+
+    def answer(request: Request) -> Reply:
+        received.append(request.body)
+        return Reply(200, b"{}")
+
+    with listen(answer) as port:
+        connections = Connections(server_count=1, connection_count_max=1)
+        for body, headers in (
+            (io.BytesIO(b"file"), {"Content-Length": "4"}),
+            (iter([b"a", b"b"]), {"Content-Length": "2"}),
+        ):
+            reply = connections.request("PUT", f"http://127.0.0.1:{port}", "/", body=body, headers=headers)
+            assert reply.status == 200
+        connections.close()
+    assert received == [b"file", b"ab"]
