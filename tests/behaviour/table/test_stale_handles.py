@@ -486,6 +486,23 @@ def test_an_old_handle_commits_behind_the_newest_version_of_a_table_that_was_cre
     assert ids == list(range(ids[0], ids[0] + len(ids)))
 
 
+@pytest.mark.parametrize("was_keyed", [False, True])
+def test_a_table_that_was_created_again_with_another_key_is_written_as_what_it_is(was_keyed: bool) -> None:
+    """By an old handle no append replaces rows, and no upsert adds rows of a key that there is."""
+    kinds: list[dict[str, Any]] = [{"primary_keys": "k"} if keyed else {} for keyed in (was_keyed, not was_keyed)]
+    two = Two.of(**kinds[0])
+    two.store.delete([meta.path for meta in two.store.list()])
+    Table.create(two.store, name="t", schema=SCHEMA, **kinds[1]).write(pa.table({"k": [1, 2], "v": [10, 20]}, SCHEMA))
+    rows = pa.table({"k": [2, 3], "v": [21, 30]}, SCHEMA)
+    with pytest.raises(InvalidRequest, match="primary key"):
+        two.stale.upsert(rows) if was_keyed else two.stale.append(rows)
+    again = two.other  # which has not looked either
+    again.append(rows) if was_keyed else again.upsert(rows)
+    read = Table.open(two.store, name="t").read()
+    expected = [(1, 10), (2, 20), (2, 21), (3, 30)] if was_keyed else [(1, 10), (2, 21), (3, 30)]
+    assert sorted(zip(read["k"].to_pylist(), read["v"].to_pylist(), strict=True)) == expected
+
+
 def test_a_schema_change_by_an_old_handle_is_one_of_the_new_table() -> None:
     """Of a table that was dropped and created again with as many schemas, an old handle changes the new columns."""
     two = Two.of()

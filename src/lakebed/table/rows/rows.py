@@ -110,9 +110,18 @@ def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
 
 
 def _write_rows(
-    branch: TableBranch, rows: Rows, add: Callable[[TableWriter, Rows], None], *, options: CommitOptions
+    branch: TableBranch,
+    rows: Rows,
+    add: Callable[[TableWriter, Rows], None],
+    *,
+    options: CommitOptions,
+    check: Callable[[TableSchema], None] = lambda schema: None,
 ) -> Snapshot:
     """Write and commit rows; again when another writer changed the schema, or placed some of the new keys elsewhere.
+
+    Args:
+        check: raises `InvalidRequest` for a table that is not to be written to; called in each try, because the table
+            may be another one than its handle has seen: dropped and created again.
 
     The commit looks for the newest schema, so that a write does not have to. A stream is read once, so there it is
     looked for before, and a later change of the columns is carried.
@@ -120,17 +129,19 @@ def _write_rows(
     branch, tries_left = branch.detach(), TRIES_MAX
     while True:
         tries_left -= 1
-        schema_id: int | None = branch.schema.id
+        seen = branch.schema
+        schema_id: int | None = seen.id
         try:
+            check(seen)
             arrow_rows = _as_arrow(branch, rows)
             if isinstance(arrow_rows, pa.RecordBatchReader):
-                branch.refresh()
+                check(branch.refresh())
                 tries_left, schema_id = 0, None
             writer = new_writer(branch)
             add(writer, arrow_rows)
             return commit_or_discard(branch, writer.finish(), schema_id=schema_id, options=options)
         except InvalidRequest:
-            if tries_left == 0 or branch.refresh().id == schema_id:
+            if tries_left == 0 or branch.refresh() == seen:
                 raise
         except Conflict as lost:
             if tries_left == 0 or lost.kind not in ("index_changed", "schema_changed"):
@@ -139,16 +150,24 @@ def _write_rows(
 
 def append(branch: TableBranch, rows: Rows, *, options: CommitOptions) -> Snapshot:
     """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
-    if branch.schema.primary_keys:
+    check_keywords(options, CommitOptions)
+    return _write_rows(branch, rows, TableWriter.write, options=options, check=_check_append)
+
+
+def _check_append(schema: TableSchema) -> None:
+    if schema.primary_keys:
         raise InvalidRequest("The table has a primary key: use upsert, which replaces rows of the same key.")
-    return write(branch, rows, deletes=None, options=options)
 
 
 def upsert(branch: TableBranch, rows: Rows, *, options: CommitOptions) -> Snapshot:
     """Insert or replace rows by key. Raises `InvalidRequest` for an append table."""
-    if not branch.schema.primary_keys:
+    check_keywords(options, CommitOptions)
+    return _write_rows(branch, rows, TableWriter.write, options=options, check=_check_upsert)
+
+
+def _check_upsert(schema: TableSchema) -> None:
+    if not schema.primary_keys:
         raise InvalidRequest("The table has no primary key, so there is nothing to upsert by: use append.")
-    return write(branch, rows, deletes=None, options=options)
 
 
 def delete(
