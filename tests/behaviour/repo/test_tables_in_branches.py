@@ -47,6 +47,7 @@ OF_OTHER_STORES = {
     "test_a_thousand_tags_are_known_from_one_listing",
     "test_the_index_notices_every_change",
     "test_a_damaged_index_is_only_a_slower_look",
+    "test_the_index_forgets_deleted_tags_once_they_are_most_of_it",
     "test_an_index_with_a_damaged_bit_names_no_other_version",
     # Of memory, whatever the store.
     "test_merging_is_bounded_in_memory",
