@@ -22,7 +22,7 @@ from lakebed.fleet.log.embedded import open_embedded
 from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log, rows_of
-from lakebed.fleet.log.record import ChainReader
+from lakebed.fleet.log.record import LogRecord, check_follows
 from lakebed.fleet.log.serve import LogSettings, run_log
 from lakebed.fleet.model import LogMark
 from lakebed.ids import new_uuid
@@ -143,17 +143,18 @@ class Workloads:
     def _reader(self, names: list[str], take: Callable[[bytes], None]) -> Iterator[None]:
         """A thread that waits for timelines and reads what comes, from now on."""
         log = self._log
-        readers: dict[str, ChainReader] = {}
+        marks = dict.fromkeys(names, LogMark())
         for name in names:
-            readers[name] = ChainReader(log, name, LogMark())
-            while readers[name].read(bytes_max=4 << 20):
-                pass
+            while records := log.read(name, marks[name].lsn, bytes_max=4 << 20):
+                marks[name] = _follow(name, marks[name], records)
         is_over = threading.Event()
 
         def read() -> None:
             while not is_over.is_set():
-                for name in log.wait_many({one: readers[one].mark.lsn for one in names}, timeout_s=0.5):
-                    for record in readers[name].read(bytes_max=1 << 20):
+                for name in log.wait_many({name: mark.lsn for name, mark in marks.items()}, timeout_s=0.5):
+                    records = log.read(name, marks[name].lsn, bytes_max=1 << 20)
+                    marks[name] = _follow(name, marks[name], records)
+                    for record in records:
                         for value in record.columns()[1]:
                             assert value is not None
                             take(value)
@@ -175,13 +176,20 @@ class Workloads:
             list(pool.map(lambda write_id: self._log.append(timeline, _ROWS, write_id=write_id), ids))
         rates = []
         for _ in range(self._size.samples):
-            reader = ChainReader(self._log, timeline, LogMark())
+            mark = LogMark()
             started_s = time.perf_counter()
-            while reader.read(bytes_max=4 << 20):
-                pass
-            rates.append(reader.mark.lsn / (time.perf_counter() - started_s))
-            assert reader.mark.lsn == records * ROW_COUNT
+            while batch := self._log.read(timeline, mark.lsn, bytes_max=4 << 20):
+                mark = _follow(timeline, mark, batch)
+            rates.append(mark.lsn / (time.perf_counter() - started_s))
+            assert mark.lsn == records * ROW_COUNT
         say(f"{self._name}_catch_up", "rows/s", rates, is_rate=True, rows=records * ROW_COUNT)
+
+
+def _follow(timeline: str, mark: LogMark, records: list[LogRecord]) -> LogMark:
+    """The position behind records that were read, each of which continues the one before it, as nodes check."""
+    for record in records:
+        mark = check_follows(timeline, mark, record)
+    return mark
 
 
 class _Counted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,3 +87,28 @@ def test_no_import_is_hidden_in_a_string(sources: list[Any]) -> None:
     """No module is imported by a text, except by the modules of `ON_DEMAND`."""
     result = {module.name: list(imports_by_string(module)) for module in sources}
     compare({name: lines for name, lines in result.items() if lines}, ON_DEMAND)
+
+
+def test_what_benchmarks_the_demo_and_tools_import_is_there(all_modules: list[Any]) -> None:
+    """A name that moves takes them along: no other test runs all of them."""
+    wrong = []
+    for module in all_modules:
+        if module.shown.split("/")[0] not in {"bench", "demo", "tools"}:
+            continue
+        for node in module.nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakebed":
+                names = (alias.name for alias in node.names)
+                missing = [name for name in names if not is_there(node.module or "", name)]
+                wrong += [f"{module.shown}:{node.lineno} {name} of {node.module}" for name in missing]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_there(package: str, name: str) -> bool:
+    """Whether a module has a name, or a package a module of that name."""
+    if hasattr(importlib.import_module(package), name):
+        return True
+    try:
+        importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError:
+        return False
+    return True
