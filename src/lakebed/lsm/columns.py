@@ -20,6 +20,9 @@ from lakebed.errors import InternalError
 
 _INT64, _BOOL, _BINARY = pa.int64(), pa.bool_(), pa.binary()
 _COLUMN_BYTES_MAX: Final = (1 << 31) - 1
+_JOINED_BYTES_MAX: Final = 1 << 20
+_JOINED_COUNT: Final = 512
+"""Items that are joined at once, in memory that the next ones use again."""
 
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -58,12 +61,31 @@ def column_of(items: Sequence[bytes]) -> pa.BinaryArray:
 
     Cost: about 0.03 us each.
     """
-    body, count = b"".join(items), len(items)
-    if len(body) > _COLUMN_BYTES_MAX:
+    count = len(items)
+    lengths = list(map(len, items))
+    total = sum(lengths)
+    if total > _COLUMN_BYTES_MAX:
         raise InternalError("more rows were asked for than one batch can hold")
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, items), np.int32, count), out=offsets[1:])
-    return pa.Array.from_buffers(_BINARY, count, [None, pa.py_buffer(offsets), pa.py_buffer(body)])
+    try:
+        np.cumsum(np.frombuffer(bytes(lengths), np.uint8), dtype=np.int32, out=offsets[1:])
+    except ValueError:  # some have more than 255 bytes
+        np.cumsum(np.array(lengths, np.int32), out=offsets[1:])
+    return pa.Array.from_buffers(_BINARY, count, [None, pa.py_buffer(offsets), _join(items, total)])
+
+
+def _join(items: Sequence[bytes], total: int) -> pa.Buffer:
+    """All items as one buffer of so many bytes; a large one is in memory that Arrow keeps and uses again."""
+    if total <= _JOINED_BYTES_MAX:
+        return pa.py_buffer(b"".join(items))
+    buffer = pa.allocate_buffer(total)
+    body = memoryview(buffer).cast("B")
+    at = 0
+    for start in range(0, len(items), _JOINED_COUNT):
+        part = b"".join(items[start : start + _JOINED_COUNT])
+        body[at : at + len(part)] = part
+        at += len(part)
+    return buffer
 
 
 def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -23,8 +23,9 @@ from lakebed.lsm.columns import column_of, keys_of
         [b"", b"abc"],
         [b"%05d" % number for number in range(1000)],
         [b"x" * (number % 40) for number in range(1000)],
+        [b"%05d" % number * (number % 90) for number in range(6000)],
     ],
-    ids=["none", "empty", "empties", "equal", "zeros", "end", "begin", "many-equal", "many"],
+    ids=["none", "empty", "empties", "equal", "zeros", "end", "begin", "many-equal", "many", "large"],
 )
 def test_keys_are_what_the_column_was_made_of(
     items: list[bytes], with_pandas: bool, monkeypatch: pytest.MonkeyPatch
