@@ -368,7 +368,10 @@ def make_files() -> dict[Path, str]:
         heading, subject = SUITES[suite]
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
         part = "" if run["scale"] == 1 else f", with {run['scale']:g} of the rows, files and bytes that are named here,"
-        parts.append(f"## {heading}\n\n{subject} Measured on {run['date']}{part} with {versions}.\n")
+        dates = [result.get("date", run["date"]) for result in run["results"]]
+        older = {date: dates.count(date) for date in sorted(set(dates) - {run["date"]})}
+        parts.append(f"## {heading}\n\n{subject} Measured on {run['date']}{part} with {versions}.")
+        parts.append("".join(f"{count} of the rows were measured on {date}.\n" for date, count in older.items()))
         rows = compare_with_others(run["results"], suite)
         if rows:
             path = PLOTS / f"performance-{suite}.svg"
