@@ -40,7 +40,7 @@ class Overwrite:
     """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
 
 
-def replaced_partitions(
+def find_partitions_to_replace(
     schema: TableSchema, overwrite: Overwrite, *, added: pa.Array | pa.ChunkedArray
 ) -> Callable[[pa.Array], pa.Array]:
     """Which partitions an overwrite replaces: a function from stored partitions to whether each is one of them.
@@ -78,7 +78,7 @@ def replaced_partitions(
 
 
 def files_in(live: pa.Table, hits: Callable[[pa.Array], pa.Array]) -> pa.Table:
-    """The entries of live files that are in partitions of `replaced_partitions`."""
+    """The entries of live files that are in partitions of `find_partitions_to_replace`."""
     partitions = pc.unique(live["partition"])
     return live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
 
@@ -86,10 +86,10 @@ def files_in(live: pa.Table, hits: Callable[[pa.Array], pa.Array]) -> pa.Table:
 def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
     """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
 
-    Raises `InvalidRequest` as `replaced_partitions`.
+    Raises `InvalidRequest` as `find_partitions_to_replace`.
     """
     added = entries_of_changes(changes)
-    hits = replaced_partitions(branch.schema, overwrite, added=added["partition"])
+    hits = find_partitions_to_replace(branch.schema, overwrite, added=added["partition"])
 
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:

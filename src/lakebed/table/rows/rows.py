@@ -45,7 +45,7 @@ from lakebed.table.read.partitions import equal_value, partition_scalars
 from lakebed.table.read.read import ReadPlan, filter_rows, matching_positions, read_split
 from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.read.vectors import count_deleted, has_option
-from lakebed.table.rows.overwrite import Overwrite, derive_overwrite, files_in, replaced_partitions
+from lakebed.table.rows.overwrite import Overwrite, derive_overwrite, files_in, find_partitions_to_replace
 from lakebed.table.schema.conform import conform
 from lakebed.table.write.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write.write_settings import WriteSettings, check_writable
@@ -273,7 +273,7 @@ def plan_overwrite(
     table = conform(inside_partition(table, partition=partition, schema=schema) if partition else table, schema=schema)
     types = [column.type for column in schema.partition_fields]
     added = encode_rows([table[name].combine_chunks() for name in schema.partition_keys], types) if dynamic else None
-    hits = replaced_partitions(schema, replaced, added=pa.array([], pa.binary()) if added is None else added)
+    hits = find_partitions_to_replace(schema, replaced, added=pa.array([], pa.binary()) if added is None else added)
     if newest is None:
         return OverwritePlan(table.num_rows, 0, 0)
     files = files_in(seen.manifests.live_entries(newest), hits)
