@@ -207,10 +207,11 @@ def _sizes_by_version(
     for number, manifest in manifests.items():
         others = {file_id for entry in manifest.external_databases for file_id in entry.file_ids}
         sizes[number] = {file.id: file.size_bytes for file in manifest.file_set.files() if file.id not in others}
-        after, through = tails.get(number, (0, 0))
-        sizes[number].update(
-            (entry.id, entry.size_bytes) for entry in log if after < entry.id <= through and not entry.is_fence
-        )
+        if number in tails:
+            after, through = tails[number]
+            sizes[number].update(
+                (entry.id, entry.size_bytes) for entry in log if after < entry.id <= through and not entry.is_fence
+            )
     return sizes
 
 

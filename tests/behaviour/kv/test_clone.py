@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint
 from lakebed.kv.clone import PIN_LIFETIME, create_clone
@@ -570,8 +570,23 @@ def test_an_unfinished_clone_is_left_alone_by_the_collector(databases: FaultyDat
     before = databases.objects("clone")
     done = collect_once(databases.place("clone"), options=AT_ONCE)
     assert "not finished" in done.report.warnings[0]
+    folders = ("sst/", "wal/", "manifest/")
+    assert sum(done.report.kept.values()) == sum(path.startswith(folders) for path in databases.objects("clone"))
     assert not done.gone
     assert databases.objects("clone") == before
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_parent_that_lacks_an_object_is_damaged(databases: FaultyDatabases, copy: bool) -> None:
+    """An object that a live pin protects and that is not there is named, and no database is made of what is left."""
+    fill(databases, "parent", tail=3)
+    lost = [path for path in databases.objects("parent") if path.startswith("wal/")][-2]
+    databases.place("parent").store.delete([lost])
+    with pytest.raises(Corruption, match="cannot be cloned") as caught:
+        clone(databases, "clone", "parent", copy=copy)
+    assert caught.value.facts["path"].endswith(lost)
+    with pytest.raises(LakebedError):
+        databases.rows("clone")
 
 
 def test_a_parent_destroyed_in_between_ends_the_clone(databases: FaultyDatabases) -> None:

@@ -169,8 +169,9 @@ def test_sequences_that_go_back_are_corruption() -> None:
     place, manifest = opened()
     write(place, 2, 1, b"a", b"b")
     write(place, 3, 2, b"c")
-    with pytest.raises(Corruption, match="sequence 2"):
+    with pytest.raises(Corruption, match="sequence 2") as caught:
         replay(place, manifest, through=3, table_bytes_max=LARGE)
+    assert caught.value.facts == {"path": wal_path(3), "offset": 48}, "where the page of the format has it"
 
 
 def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,3 +146,61 @@ def test_rows_that_are_no_rows_are_corruption() -> None:
         with pytest.raises(Corruption) as caught:
             decode_record(body, path="x", id=7)
         assert caught.value.facts["offset"] == FENCE_BYTES
+
+
+def longer_by(count: int) -> bytes:
+    """The record, with so many bytes more behind it, or fewer."""
+    return RECORD + b"x" * count if count > 0 else RECORD[:count]
+
+
+@pytest.mark.parametrize(
+    ("body", "id", "offset"),
+    [
+        *((RECORD[:size], 7, size) for size in (0, 1, 8, 87)),
+        (b"LAKEBWAK" + RECORD[8:], 7, 0),
+        (b"LAKEBWAM" + RECORD[8:], 7, 0),
+        (RECORD[:80] + bytes(8) + RECORD[88:], 7, 0),
+        (RECORD, 8, 32),
+        (RECORD, 6, 32),
+        (longer_by(-1), 7, len(RECORD) - 1),
+        (longer_by(-9), 7, len(RECORD) - 9),
+        (longer_by(1), 7, len(RECORD)),
+        (longer_by(9), 7, len(RECORD)),
+        (RECORD[:-1] + b"\xff", 7, 88),
+        (resealed(FENCE, 56, struct.pack("<Q", 3)), 7, 56),
+        (resealed(RECORD, 48, struct.pack("<Q", 6)), 7, 88),
+        (resealed(RECORD, 56, struct.pack("<Q", 3)), 7, 88),
+    ],
+)
+def test_damage_is_said_where_it_is(body: bytes, id: int, offset: int) -> None:
+    """At the field of the header that is wrong, at the end of what is there, or where the rows begin."""
+    with pytest.raises(Corruption) as caught:
+        decode_record(body, path="wal/7", id=id)
+    assert caught.value.facts == {"path": "wal/7", "offset": offset}
+
+
+def test_bytes_are_those_of_the_page() -> None:
+    """Each field stands where the page of the format has it, in a record and in a fence."""
+    for body, first_sequence, row_count in ((RECORD, 5, 4), (FENCE, 0, 0)):
+        rest = body[88:]
+        fields = struct.unpack_from("<8sII16sQQQQQQQ", body)
+        assert fields == (
+            b"LAKEBWAL",
+            1,
+            0,
+            bytes.fromhex(WRITE_ID.replace("-", "")),
+            7,
+            3,
+            first_sequence,
+            row_count,
+            len(rest),
+            xxhash.xxh3_64_intdigest(rest),
+            xxhash.xxh3_64_intdigest(body[:80]),
+        )
+
+
+def test_only_a_whole_header_has_a_write_id() -> None:
+    """A fence has one; what is shorter, or begins with other letters, before or after these, has none."""
+    assert find_write_id(FENCE) == find_write_id(RECORD) == WRITE_ID
+    for body in (FENCE[:87], b"LAKEBWAK" + FENCE[8:], b"LAKEBWAM" + FENCE[8:], b""):
+        assert find_write_id(body) is None

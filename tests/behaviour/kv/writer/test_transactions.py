@@ -345,6 +345,10 @@ def test_transact_gives_up_and_leaves_nothing(db: Database) -> None:
     assert len(runs) == 4
     assert db.transact(lambda t: (t.put(b"k", b"mine"), t.rollback(), "left")[-1]) == "left"
     assert dict(db.scan()) == {b"k": b"theirs"}
+    with pytest.raises(Conflict):
+        db.transact(overtaken, tries_max=1)
+    assert len(runs) == 5
+    assert db.transact(lambda t: t.get(b"k"), tries_max=1) == b"theirs"
     for tries in (0, -1, None):
         with pytest.raises(InvalidRequest, match="tries_max"):
             db.transact(overtaken, tries_max=tries)  # type: ignore[arg-type]
