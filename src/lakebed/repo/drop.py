@@ -17,6 +17,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable
@@ -25,8 +27,9 @@ from lakebed.repo.model.layout import CLOCK_PATH, MARKER_PATH, Keys, deletion_ke
 from lakebed.repo.model.model import DeletedRepository
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
-from lakebed.repo.outside.namespace import is_of_lakefs, namespace_folder
+from lakebed.repo.outside.namespace import is_of_lakefs, is_shared_namespace, namespace_folder
 from lakebed.repo.records.context import earlier_ms
+from lakebed.repo.records.records import encode_record, replace_record
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.transport.catalog import LocalCatalog
 
@@ -40,7 +43,7 @@ def sweep_deleted(
 
     Returns:
         One report a repository, by the name it had.
-    Cost: of each 1 PUT, 1 HEAD, 1 DELETE, 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
+    Cost: of each 1 PUT, 1 HEAD, 1 DELETE, 2 GET, 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
     age_ms = round(CollectionOptions().grace.total_seconds() * 1000)
     catalog = local_catalog(repositories)
@@ -68,6 +71,8 @@ def _sweep(
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
     keys, note = Keys(deleted.record.uid), deletion_key(deleted.record.uid)
+    if not _state_sharing(catalog.key_value, store, deleted, note=note):
+        return sweeper.sweep(CollectionPlan(deleted.name, (), ()))
     _delete_records(catalog.key_value, keys)
     sweeper.delete_all([Deletable(CLOCK_PATH, 0, "it told the time")])
     plan = _plan(store, deleted)
@@ -81,10 +86,23 @@ def _sweep(
     return report
 
 
+def _state_sharing(key_value: KeyValue, store: ObjectStore, deleted: DeletedRepository, *, note: bytes) -> bool:
+    """Let the note say that the namespace is shared, where the marker alone does: the marker goes before the note.
+
+    Returns False where the note has changed meanwhile, or is gone: another sweep continues.
+    """
+    record = deleted.record
+    if record.is_shared or not is_shared_namespace(store, record):
+        return True
+    stated = msgspec.structs.replace(deleted, record=msgspec.structs.replace(record, is_shared=True))
+    raw = key_value.get(note)
+    return raw is not None and replace_record(key_value, note, encode_record(stated), expected=raw)
+
+
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
-    record = deleted.record
-    metas = (meta for meta in store.list() if not (record.is_shared and is_of_lakefs(meta.path, uid=record.uid)))
+    uid, is_shared = deleted.record.uid, is_shared_namespace(store, deleted.record)
+    metas = (meta for meta in store.list() if not (is_shared and is_of_lakefs(meta.path, uid=uid)))
     # What a sweep puts to learn the store's time is counted by none: a dry run shows what the sweep then deletes.
     doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in metas if meta.path != CLOCK_PATH]
     doomed.sort(key=lambda target: (made_ulid(target.path) is None, target.path == MARKER_PATH))

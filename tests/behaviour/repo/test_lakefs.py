@@ -19,7 +19,9 @@ from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.lakefs import restore
 from lakebed.repo.lakefs.metaranges import LakefsNamespace
+from lakebed.repo.model.layout import MARKER_PATH, repository_key
 from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.repositories import local_catalog
 from lakebed.repo.transport.transport import context_of
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -283,3 +285,41 @@ def test_a_shared_namespace_keeps_what_is_of_lakefs(tmp_path: Path) -> None:
         sweep_deleted(repositories)
         assert files_of(folder) == theirs
         repositories.create("moved", namespace="local://theirs", bare=True).restore_refs()
+
+
+def test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_record(tmp_path: Path) -> None:
+    """A version that does not know shared namespaces drops the field; the marker protects what is there."""
+    clock = ManualClock()
+    environment, options = Environment(clock=clock), RepositoryOptions(background=False)
+    grace = CollectionOptions().grace
+    with lakebed.repo.open_all(tmp_path, options=options, environment=environment) as repositories:
+        source = repositories.create("source")
+        make_history(source)
+        source.dump_refs(open_store(tmp_path / "theirs"))
+        folder = tmp_path / "theirs"
+        for number, upload in enumerate(sorted((folder / "data").iterdir())):  # names as lakeFS gives them
+            upload.rename(folder / "data" / f"g{number}-of-lakefs")
+        (folder / "data" / file_id_at(clock.now_ms() - 1)).write_bytes(b"of a user")
+        theirs = files_of(folder)
+        repositories.create("moved", namespace="local://theirs", bare=True).restore_refs()
+        key_value, key = local_catalog(repositories).key_value, repository_key("moved")
+        record = msgspec.json.decode(key_value.get(key) or b"")
+        assert record.pop("is_shared")
+        key_value.write([(key, msgspec.json.encode(record))])
+
+    def end_process(_: object) -> None:
+        if not (folder / MARKER_PATH).exists():
+            raise KeyboardInterrupt
+
+    with lakebed.repo.open_all(tmp_path, options=options, environment=environment) as repositories:
+        clock.advance(grace.total_seconds() * 2)
+        repositories.repository("moved").collect(CollectionOptions(grace=grace * 0))
+        assert {path: files_of(folder).get(path) for path in theirs} == theirs
+        repositories.delete("moved")
+        clock.advance(grace.total_seconds() * 2)
+        with pytest.raises(KeyboardInterrupt):
+            sweep_deleted(repositories, progress=end_process)
+        assert repositories.deleted()
+        sweep_deleted(repositories)
+        assert files_of(folder) == theirs
+        assert not repositories.deleted()

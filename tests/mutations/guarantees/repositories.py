@@ -433,6 +433,16 @@ GUARANTEES = [
         f"{LAKEFS}::test_a_shared_namespace_keeps_what_is_of_lakefs",
     ),
     Guarantee(
+        "What lakeFS has stays where an older version dropped the field of a record that says so.",
+        replace(namespace.is_shared_namespace, lambda original, store, record: record.is_shared),
+        f"{LAKEFS}::test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_record",
+    ),
+    Guarantee(
+        "A sweep of a shared namespace that ends behind the marker is continued as one of a shared namespace.",
+        returns(drop._state_sharing, True),
+        f"{LAKEFS}::test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_record",
+    ),
+    Guarantee(
         "What users had in a namespace before it became a repository's is never deleted.",
         returns(namespace.start_ulid, ""),
         f"{LAKEFS}::test_a_shared_namespace_keeps_what_is_of_lakefs",

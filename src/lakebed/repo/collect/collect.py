@@ -56,7 +56,7 @@ from lakebed.repo.model.layout import (
 from lakebed.repo.model.model import MetarangeRef, RangeMeta
 from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.model.rows import prefix_range
-from lakebed.repo.outside.namespace import start_ulid
+from lakebed.repo.outside.namespace import is_shared_namespace, start_ulid
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.superseded import trim_superseded
 from lakebed.repo.references.history import index_history
@@ -129,8 +129,8 @@ def collect_garbage(
     Raises:
         InvalidRequest: a minimum age below zero.
         Unavailable, OutcomeUnknown: the store failed; what was deleted was garbage.
-    Cost: 1 LIST a thousand objects, 2 snapshots, 1 GET a range of kept commits, 1 DELETE a thousand. Source: lakeFS
-    garbage collection, committed and uncommitted; docs/design/0018-collection.md.
+    Cost: 1 LIST a thousand objects, 2 snapshots, 1 GET of the marker and 1 a range of kept commits, 1 DELETE a
+    thousand. Source: lakeFS garbage collection, committed and uncommitted; docs/design/0018-collection.md.
     """
     collection = _Collection(context, options or CollectionOptions(), subtract=subtract)
     if dry_run:
@@ -181,7 +181,8 @@ class _Collection:
         self._grace_ms = round(options.grace.total_seconds() * 1000)
         self._subtract = subtract
         record = context.record
-        self._since = start_ulid(record.uid) if record.is_shared else ""  # what is older was there before
+        # What is older was there before.
+        self._since = start_ulid(record.uid) if is_shared_namespace(context.store, record) else ""
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []

@@ -22,6 +22,7 @@ from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore, has_object
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.model.layout import CLOCK_PATH, LAKEFS_FOLDER, MARKER_PATH, made_ulid
+from lakebed.repo.model.model import RepositoryRecord
 from lakebed.runtime import Environment
 
 REPOSITORY_SUFFIX: Final = ".repo"
@@ -40,7 +41,7 @@ _LOCAL: Final = "local://"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 
 
-class _Marker(msgspec.Struct, frozen=True):
+class _Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     """Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     format: int
@@ -48,6 +49,8 @@ class _Marker(msgspec.Struct, frozen=True):
     uid: str
     name: str
     created_at_ms: int
+    is_shared: bool = False
+    """As `RepositoryRecord.is_shared`, which a version that does not know it drops when it changes the record."""
 
 
 def namespace_folder(namespace: str, *, root_url: str) -> str:
@@ -148,6 +151,22 @@ def is_of_lakefs(path: str, *, uid: str = "") -> bool:
     return ulid is None or ulid < start_ulid(uid)
 
 
+def is_shared_namespace(store: ObjectStore, record: RepositoryRecord) -> bool:
+    """Whether what is not of a repository stays in its namespace: its record says so, or its marker.
+
+    A marker that cannot be read protects what is there. Cost: 1 GET, unless the record says so.
+    """
+    if record.is_shared:
+        return True
+    try:
+        marker = decode_json(bytes(store.get(MARKER_PATH)), _Marker)
+    except NotFound:
+        return False
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        return True
+    return marker.is_shared
+
+
 def start_ulid(uid: str) -> str:
     """The least ULID of what a repository makes: those of its first millisecond are not in order. Pure."""
     return uid[:_TIME_CHARACTERS]
@@ -180,7 +199,7 @@ def claim_namespace(
     path = _marker_path(store) if is_shared else _first_object(store)
     if path is None:
         probe_create_only(storage, environment=environment)
-        marker = _Marker(1, home_id, uid, name, environment.clock.now_ms())
+        marker = _Marker(1, home_id, uid, name, environment.clock.now_ms(), is_shared)
         try:
             create_once(store, MARKER_PATH, msgspec.json.encode(marker), environment=environment)
         except AlreadyExists:
