@@ -130,6 +130,6 @@ def text_files() -> list[Path]:
         text=True,
         check=True,
     ).stdout.splitlines()
-    binary = {".parquet", ".avro", ".png", ".gz", ".zip", ".orc", ".bin", ".arrow"}
+    binary = {".parquet", ".avro", ".png", ".gz", ".xz", ".zip", ".orc", ".bin", ".arrow"}
     paths = [ROOT / name for name in listed]
     return [path for path in paths if path.is_file() and path.suffix not in binary and path.name != "LICENSE"]
