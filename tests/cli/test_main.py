@@ -46,6 +46,31 @@ def test_help_reads_as_a_manual_page(cli: Callable[..., Any]) -> None:
         assert "..." not in answer.out.partition("\nCommands:")[2], words
 
 
+WITHOUT_EXTRAS = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv[1].split())
+from lakebed.cli import exits
+from lakebed.cli.commands import ROOT
+from lakebed.cli.main import run
+for group in (ROOT, *ROOT.groups.values()):
+    assert run([*group.path, "--help"]) == exits.OK, group.path
+    for word in group.words:
+        assert run([*group.path, word, "--help"]) in (exits.OK, exits.USAGE), word
+assert run(["key", "list", "."]) == exits.USAGE
+"""
+EXTRAS = "starlette uvicorn httptools uvloop multipart psycopg nats fsspec greenlet pandas polars duckdb pyspark"
+
+
+def test_without_an_extra_a_command_names_what_to_install() -> None:
+    """With lakebed alone every page of help is shown, and a command that needs more says which extra, as no bug."""
+    program = [sys.executable, "-c", WITHOUT_EXTRAS, EXTRAS]
+    answer = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    wanted = "lakebed: A command on access keys needs starlette, which is not installed: pip install 'lakebed[server]'."
+    assert wanted in answer.stderr.splitlines()
+    assert "Traceback" not in answer.stderr
+
+
 @pytest.mark.parametrize("columns", [40, 200])
 def test_a_page_fits_its_terminal(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """No line of a help page is wider than a narrow terminal, or breaks in a word; none is as wide as a wide one."""

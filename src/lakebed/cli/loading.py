@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
 
-_EXTRAS: Final = {"lakebed.server.serve": ("The server", "server"), "lakebed.cli.pipelines": ("A pipeline", "spark")}
+_EXTRAS: Final = {
+    "lakebed.server.serve": ("The server", "server"),
+    "lakebed.cli.access_keys": ("A command on access keys", "server"),
+    "lakebed.cli.fleet_processes": ("A part of a fleet", "server"),
+    "lakebed.cli.pipelines": ("A pipeline", "spark"),
+}
 """Modules that need an optional extra."""
 
 
@@ -25,8 +30,9 @@ def load(name: str) -> ModuleType:
         who, extra = _EXTRAS.get(name, ("", ""))
         if not extra:
             raise
+        package = str(missing.name).partition(".")[0]
         raise InvalidRequest(
-            f"{who} needs {missing.name}, which is not installed: pip install 'lakebed[{extra}]'.", kind="not_installed"
+            f"{who} needs {package}, which is not installed: pip install 'lakebed[{extra}]'.", kind="not_installed"
         ) from missing
 
 

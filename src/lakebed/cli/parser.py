@@ -249,8 +249,15 @@ class Group(click.Group):
 
     def summarize(self) -> list[tuple[str, str]]:
         """The words of commands and groups with what they are for, in the order of the help page."""
-        commands = [(word, self.summaries.get(word) or self.command_at(word).summary) for word in self.words]
+        commands = [(word, self.summaries.get(word) or self._summary_at(word)) for word in self.words]
         return [*commands, *((name, group.help or "") for name, group in self.groups.items())]
+
+    def _summary_at(self, word: str) -> str:
+        """What a command is for, or which extra it needs: a page shows the other commands all the same."""
+        try:
+            return self.command_at(word).summary
+        except InvalidRequest as missing:
+            return missing.message
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command or group of a word."""
