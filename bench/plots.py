@@ -238,11 +238,13 @@ LABELS: Final = {
 
 _OTHERS: Final = (
     "pypaimon",
+    "pyiceberg",
     "deltalake",
     "delta-spark",
     "spark-parquet",
     "paimon-spark",
     "rocksdict",
+    "db_bench",
     "slatedb",
     "pyarrow",
     "lakefs",
@@ -263,9 +265,9 @@ _READS: Final = {
 }
 _COLORS: Final = ("#00796b", "#b26a00", "#5e35b1", "#c2185b", "#1565c0")
 _ROW: Final = 26
-_LEFT: Final = 272
+_LEFT: Final = 316
 _RIGHT: Final = 30
-_WIDTH: Final = 620
+_WIDTH: Final = 664
 
 
 def label_of(workload: str, suite: str) -> str:
@@ -349,7 +351,7 @@ def draw_plot(rows: dict[str, dict[str, float]], title: str) -> str:
         parts.append(f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle" fill="#52606d">{10**power:g}x</text>')
     for index, (name, ratios) in enumerate(rows.items()):
         y = top + _ROW * index + 12
-        text = escape(name if len(name) <= 37 else name[:35] + "...")
+        text = escape(name if len(name) <= 41 else name[:39] + "...")
         at = f'x="{_LEFT - 14}" y="{y + 5}"'
         parts.append(f'<text {at} text-anchor="end" font-size="13" fill="#1f2933">{text}</text>')
         for peer, ratio in ratios.items():

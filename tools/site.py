@@ -4,6 +4,7 @@
 - A link to one of them, and back, is rewritten; a link to another file of the checkout becomes its path as text.
 - The sections Format and Internals have every page of docs/format and docs/design, in the order of docs/design.
 - A name of docs/reference/public.txt that no page of the reference shows is an error, as a link that leads nowhere is.
+- The search puts guides before other pages, and what is for contributors and for other implementations behind them.
 - Mermaid diagrams are shown as their text: a drawing would need a script of 3 MB, or a request to another host.
 """
 
@@ -28,6 +29,9 @@ ROOT_PAGES: Final = {
     "bench/RESULTS.md": "results.md",
 }
 """Files of the checkout that become pages, and the pages' names."""
+
+_BOOSTS: Final = {"guide": 3.0, "format": 0.3, "design": 0.3}
+"""How much a page of a folder counts in the search; others count 1."""
 
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\]\(|<img src=\")docs/")
@@ -55,6 +59,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Rewrite links, pictures and diagrams of one page."""
     page_path = page.file.src_uri
+    page.meta["search"] = {"boost": _BOOSTS.get(page_path.partition("/")[0], 1.0)}
     source = next((name for name, made in ROOT_PAGES.items() if made == page_path), f"docs/{page_path}")
     if source in ROOT_PAGES:
         markdown = _IMAGE.sub(r"\1", markdown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import re
@@ -65,6 +66,17 @@ def test_the_site_is_built_with_its_reference(root: Path, tmp_path: Path) -> Non
     for name in ("create_tag", "read", "rollback_to_as_latest", "expire"):
         assert f'id="lakebed.Table.{name}"' in page
     assert not pages_that_fetch(site)
+    pages = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    boosts = {page["location"]: page["boost"] for page in pages}
+    assert boosts["guide/tables.html"] > boosts["reference/table.html"] > boosts["design/0006-expiry.html"]
+
+
+def test_the_page_of_figures_names_every_other_software(root: Path) -> None:
+    """What is installed or built to be compared with is other software: bold where it is better, a dot in the plots."""
+    plots = load_module(root / "bench" / "plots.py")
+    others = ("pypaimon", "pyiceberg", "deltalake", "rocksdict", "slatedb", "db_bench", "lakefs")
+    assert not [name for name in others if plots.format_ratio(name, 0.5) != "**0.5x**"]
+    assert plots.format_ratio("none-sealed", 0.5) == "0.5x"
 
 
 def test_the_page_of_figures_has_the_newest_results(root: Path) -> None:
