@@ -130,10 +130,11 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
         stand_in = None if above is None else load_several(location, ManifestLog(location), [above])[above]
         if stand_in is not None and stand_in.content_since <= number:
             return stand_in.manifest_id
-    names = ", ".join(repr(checkpoint.name) for checkpoint in live if checkpoint.name is not None) or "none with a name"
+    names = ", ".join(repr(checkpoint.name) for checkpoint in live if checkpoint.name is not None)
+    checkpoints = f"its checkpoints are {names}" if names else "it has no checkpoint with a name"
     raise NotFound(
         f"The database {location.url} has no version {version!r}: {readable_versions(newest)} can be read without a "
-        f"checkpoint, and its checkpoints are {names}.",
+        f"checkpoint, and {checkpoints}.",
         kind="version_not_found",
         url=location.url,
         version=version,
