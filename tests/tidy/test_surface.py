@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import lakebed
+from lakebed.repo.branch import Branch
+from lakebed.repo.verbs.pick import PickOptions
+from lakebed.table.branch.travel import SourceOptions
+from lakebed.table.collect.expire import ExpireRules
+from lakebed.table.commit.commit import CommitOptions
+from lakebed.table.read.scan import ReadOptions, RowOptions
+from lakebed.table.versions.versions import TableView
 
 
 @pytest.mark.parametrize(
@@ -21,6 +32,28 @@ def test_the_public_interface_is_the_one_written_down(root: Path, tool: str, fun
     changes = [line for line in difflib.ndiff(written, present) if line[:1] in "+-"]
     shown = "\n".join(changes)
     assert not changes, f"python tools/{tool} > docs/reference/{page} writes it anew. Changed:\n{shown}"
+
+
+@pytest.mark.parametrize("kind", [lakebed.Table, TableView, Branch])
+def test_help_at_the_prompt_names_every_keyword(kind: type) -> None:
+    """A method that takes keywords names each in its docstring, or refers to a method that does."""
+    missing = []
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        text = str(inspect.getdoc(method))
+        if other := re.search(r"\bas `(\w+)`", text):
+            text += str(inspect.getdoc(getattr(kind, other[1], None)))
+        for parameter in inspect.signature(method).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD and not name.startswith("_"):
+                keywords = KEYWORDS[parameter.annotation].__annotations__
+                missing += [f"{name}: {keyword}" for keyword in keywords if f"`{keyword}`" not in text]
+    assert not missing
+
+
+KEYWORDS: dict[str, Any] = {
+    f"Unpack[{kind.__name__}]": kind
+    for kind in (CommitOptions, ExpireRules, PickOptions, ReadOptions, RowOptions, SourceOptions)
+}
+"""What declares keywords, by the annotation of methods that take them."""
 
 
 CALLED_BY_LAKEBED = {"lakebed.kv.WriteBatch.columns", "lakebed.kv.WriteBatch.operands"}

@@ -276,11 +276,19 @@ class Branch(Reference):
         )
 
     def revert(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
-        """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.verbs.pick.Revert`."""
+        """Undo one commit's changes in a new commit. Errors as `lakebed.repo.verbs.pick.Revert`.
+
+        Args:
+            **options: `parent_number` of a merge, counted from 1; `message`, `metadata` and `committer` of the new
+                commit; `strategy` for conflicts, ``"source-wins"`` or ``"dest-wins"``; `allow_empty`.
+        """
         return self._pick(Revert, ref, options)
 
     def cherry_pick(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
-        """Make one commit's changes again here. Arguments and errors as `lakebed.repo.verbs.pick.CherryPick`."""
+        """Make one commit's changes again here, with arguments as `revert`.
+
+        Errors as `lakebed.repo.verbs.pick.CherryPick`.
+        """
         return self._pick(CherryPick, ref, options)
 
     def _pick(self, kind: type[Revert | CherryPick], ref: str | Reference, options: PickOptions) -> CommitWithId:

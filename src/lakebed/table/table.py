@@ -195,20 +195,24 @@ class Table:
             rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or another object that exports an
                 Arrow stream, with the table's column names; values are cast where the cast is lossless.
             deletes: name of a boolean column: true deletes the row's key (primary-key tables).
-            **options: of the commit: see `CommitOptions`.
+            **options: of the commit (`CommitOptions`): `commit_user` with `commit_identifier`, a pair that is committed
+                once, however often it is tried; `properties` of the snapshot, which are texts; `watermark`.
         """
         from lakebed.table.rows.rows import write
 
         return write(self.context, rows, deletes=deletes, options=options)
 
     def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
+        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table. Other arguments as `write`."""
         from lakebed.table.rows.rows import append
 
         return append(self.context, rows, options=options)
 
     def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`."""
+        """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`.
+
+        Other arguments as `write`.
+        """
         from lakebed.table.rows.rows import upsert
 
         return upsert(self.context, rows, options=options)
@@ -218,7 +222,7 @@ class Table:
     ) -> Snapshot | None:
         """Delete rows by predicate, or (primary-key tables) by key. Returns None when no row matched the predicate.
 
-        Raises `InvalidRequest`: neither or both are given, or keys on an append table.
+        Raises `InvalidRequest`: neither or both are given, or keys on an append table. Other arguments as `write`.
         """
         from lakebed.table.rows.rows import delete
 
@@ -229,6 +233,7 @@ class Table:
 
         Args:
             set: new values by column: one for all rows, or a function of the rows found (Arrow table to array).
+            **options: as `write`.
 
         Raises `InvalidRequest`: a key column, or an engine that does not replace rows. Cost: as `delete`, and the rows.
         """
@@ -244,7 +249,10 @@ class Table:
         dynamic: bool = False,
         **options: Unpack[CommitOptions],
     ) -> Snapshot:
-        """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows."""
+        """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows.
+
+        Other arguments as `write`.
+        """
         from lakebed.table.rows.rows import overwrite
 
         return overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
@@ -254,7 +262,12 @@ class Table:
     def scan(self, **options: Unpack[ReadOptions]) -> Scan:
         """Plan a read of a version (the newest by default): ``.splits() .to_batches() .to_arrow() .count()``.
 
-        A version is read with the columns it had, the newest one with today's. For the keywords see `ReadOptions`.
+        A version is read with the columns it had, the newest one with today's.
+
+        Args:
+            **options: which rows (`ReadOptions`): `columns`, one name or several; `where`, such as
+                ``"carrier = 'UA' AND month >= 2"``; `limit`, at most so many. And of what: of `version`, a snapshot's
+                id or the name of a tag or branch, of a `tag`, or of the newest version at `timestamp_ms`.
         """
         from lakebed.table.read.scan import plan_scan
 
@@ -377,7 +390,12 @@ class Table:
         if_not_exists: bool = False,
         **source: Unpack[SourceOptions],
     ) -> Tag:
-        """Pin a snapshot under a name: the newest, or that of `source`; see `SourceOptions`.
+        """Pin a snapshot under a name: the newest, or that of `source`.
+
+        Args:
+            lifetime_ms: from now; None: the table's ``tag.default-time-retained``, else until it is deleted.
+            if_not_exists: return an existing tag, as it is, instead of raising.
+            **source: at most one of `snapshot_id`, another `tag`, and `timestamp_ms`, for the newest snapshot then.
 
         Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
         (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
@@ -386,7 +404,10 @@ class Table:
         return self.context.tags.create(name, source=tag_source, lifetime_ms=lifetime_ms, if_not_exists=if_not_exists)
 
     def replace_tag(self, name: str, *, lifetime_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
-        """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
+        """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag.
+
+        Other arguments as `create_tag`.
+        """
         from lakebed.table.collect import expire
 
         tag_source = travel.source(self.context, source)
@@ -531,7 +552,9 @@ class Table:
 
         Args:
             dry_run: delete nothing; the report's `plan` says what would go.
-            **rules: which snapshots: see `ExpireRules`.
+            **rules: which snapshots (`ExpireRules`), by default the table's options: `retain_max`, the newest that may
+                stay whatever their age; `retain_min`, the newest that always stay; `older_than_ms`, Unix milliseconds;
+                `max_deletes`, snapshots at most; `by_order`, by their order alone, where times are wrong.
 
         Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
         """

@@ -54,11 +54,14 @@ class TableView:
         return f"snapshot.{self.snapshot.id}"
 
     def scan(self, **rows: Unpack[RowOptions]) -> Scan:
-        """As `Table.scan` at this version; the scan has `to_pandas`, `to_polars` and `to_duckdb`."""
+        """Plan a read of this version: `columns`, `where` and `limit` as of a table.
+
+        The scan has `to_pandas`, `to_polars` and `to_duckdb`.
+        """
         return self.table.scan(version=self.version, **rows)
 
     def read(self, **rows: Unpack[RowOptions]) -> pa.Table:
-        """As `Table.read` at this version."""
+        """The rows of this version in memory; arguments as `scan`."""
         return self.scan(**rows).to_arrow()
 
 
