@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,8 +22,10 @@ from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore, has_object
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.model.layout import CLOCK_PATH, LAKEFS_FOLDER, MARKER_PATH, made_ulid
-from lakebed.repo.model.model import RepositoryRecord
 from lakebed.runtime import Environment
+
+if TYPE_CHECKING:
+    from lakebed.repo.model.model import RepositoryRecord
 
 REPOSITORY_SUFFIX: Final = ".repo"
 """Ends the default namespace of a repository: ``<name>.repo``."""
