@@ -67,7 +67,7 @@ def shown_error(error: LakebedError, *, root_url: str) -> ErrorBody:
     """Message and facts of an error as a client may see them; `root_url` as in `error_reply`."""
     body = public_body(error)
     message, facts = body.message, body.facts
-    if error.kind in _PLAIN:
+    if error.kind in _PLAIN and facts.keys() != {"repository"}:  # the sentence of a deleted repository names no other
         named, sentence = _PLAIN[error.kind]
         facts = {named: facts.get(named, "")}
         message = sentence.format(facts[named])

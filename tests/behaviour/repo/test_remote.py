@@ -74,6 +74,50 @@ def client_of(repo: Repository) -> Client:
 # ---- the same facade
 
 
+def use_in_each_way(shop: Repository) -> dict[str, Callable[[], object]]:
+    """What reads a repository, and what would change it, by way of every kind of request."""
+    main, row = shop.branch("main"), Entry("data/0", 0, "", 0)
+    return {
+        "get": lambda: main.get("a"),
+        "list": lambda: list(main.list()),
+        "log": lambda: list(main.log()),
+        "tags": lambda: list(shop.tags()),
+        "put": lambda: main.put("b", b"2"),
+        "put of much": lambda: main.put("b", iter([b"2" * MEGABYTE])),
+        "upload": lambda: main.upload(b"2"),
+        "stage_many": lambda: main.stage_many([("b", row)]),
+        "delete_prefix": lambda: main.delete_prefix(""),
+        "commit": lambda: main.commit("two", allow_empty=True),
+        "create_branch": lambda: shop.create_branch("dev"),
+        "create_tag": lambda: shop.create_tag("v1", ref="main"),
+        "put in a store": lambda: main.store().put("b", b"2"),
+        "collect": lambda: shop.collect(),
+    }
+
+
+def test_a_handle_of_a_repository_that_was_made_again_is_refused(home: Repositories) -> None:
+    """As in one process: it neither reads nor changes the other repository, also in the task of a job."""
+    opened = home.create("shop")
+    opened.branch("main").put("a", b"1")
+    pickled = pickle.dumps(opened)
+    home.delete("shop")
+    shop = home.create("shop", namespace="elsewhere")
+    shop.branch("main").put("a", b"of another")
+    head = shop.branch("main").commit("of another").id
+    for old in (opened, pickle.loads(pickled)):
+        for name, use in use_in_each_way(old).items():
+            with pytest.raises(NotFound) as refusal:
+                use()
+            assert (refusal.value.kind, "Open it again" in str(refusal.value)) == ("repository_not_found", True), name
+    assert [entry.path for entry in shop.branch("main").list()] == ["a"]
+    assert (shop.branch("main").commit_id, [row.name for row in shop.branches()], list(shop.tags())) == (
+        head,
+        ["main"],
+        [],
+    )
+    assert home.repository("shop").branch("main").get("a") == b"of another"
+
+
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_verbs_are_methods(name: str) -> None:
     """The facade has a method for each verb; its docstring says what the verb does."""

@@ -33,6 +33,7 @@ from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
 from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import message
+from lakebed.server.routes import verbs as verb_routes
 from lakebed.server.s3 import listing as s3_listing
 from mutations.defects import (
     always,
@@ -348,6 +349,11 @@ GUARANTEES = [
             lambda original, key_value, puts, deletes, **facts: original(key_value, puts, deletes[:1], **facts),
         ),
         "behaviour/repo/test_repositories.py::test_a_deleted_repository_takes_no_write",
+    ),
+    Guarantee(
+        "A handle through a server neither reads nor changes another repository that has the name of its own now.",
+        never(verb_routes._open, lambda it: it.uid),
+        "behaviour/repo/test_remote.py::test_a_handle_of_a_repository_that_was_made_again_is_refused",
     ),
     Guarantee(
         "A handle of a deleted repository makes no branch in it.",

@@ -9,7 +9,7 @@ committer the access key, unless an administrator names another author.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
@@ -30,7 +30,14 @@ from lakebed.repo.transport.http_client import READ_S, Client
 from lakebed.repo.transport.http_objects import HttpObjects
 from lakebed.repo.transport.transport import Body, Put, Transport
 from lakebed.repo.verbs.differences import Status
-from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
+from lakebed.repo.verbs.message import (
+    PAGE_COUNT_MAX,
+    REPOSITORY_ID_HEADER,
+    Described,
+    ListVerb,
+    RepositoryFacts,
+    Verb,
+)
 from lakebed.repo.verbs.reading import Head
 
 R = TypeVar("R")
@@ -50,7 +57,7 @@ def only_local(what: str) -> NoReturn:
     )
 
 
-def ask(client: Client, verb: Described, path: str) -> Any:
+def ask(client: Client, verb: Described, path: str, *, headers: Mapping[str, str] = {}) -> Any:
     """Send a verb; its reply, decoded.
 
     Raises what the verb raises, `Unavailable`, and `OutcomeUnknown` when the answer to a change was lost. Cost: 1
@@ -61,11 +68,15 @@ def ask(client: Client, verb: Described, path: str) -> Any:
     except (TypeError, ValueError) as error:  # such as text that is not valid Unicode
         raise InvalidRequest(f"{verb.verb_name} does not take this: {error}.", kind="invalid_argument") from error
     again, read_s = verb.changes_nothing, None if verb.effort == "long" else READ_S
-    reply = client.request("POST", path + verb.verb_name, body, headers=_JSON, again=again, read_s=read_s)
+    reply = client.request(
+        "POST", path + verb.verb_name, body, headers={**_JSON, **headers}, again=again, read_s=read_s
+    )
     return None if verb.gives is None else read_reply(reply.data, verb.gives)
 
 
-def pages(client: Client, verb: Any, path: str, *, amount: int | None) -> Iterator[Any]:
+def pages(
+    client: Client, verb: Any, path: str, *, amount: int | None, headers: Mapping[str, str] = {}
+) -> Iterator[Any]:
     """The rows of a list verb, a page at a time; the first page is there when this returns.
 
     Cost: 1 request for every `PAGE_COUNT_MAX` rows.
@@ -73,7 +84,7 @@ def pages(client: Client, verb: Any, path: str, *, amount: int | None) -> Iterat
 
     def page(asked: Any, wanted: int | None) -> list[Any]:
         count = PAGE_COUNT_MAX if wanted is None else min(wanted, PAGE_COUNT_MAX)
-        rows: list[Any] = ask(client, msgspec.structs.replace(asked, amount=count), path)
+        rows: list[Any] = ask(client, msgspec.structs.replace(asked, amount=count), path, headers=headers)
         return rows
 
     def following(rows: list[Any]) -> Iterator[Any]:
@@ -104,6 +115,7 @@ class HttpTransport(Transport):
         self._client = client
         self._facts = facts
         self._path = f"/repositories/{quote_segment(facts.name)}/verbs/"
+        self._headers = {REPOSITORY_ID_HEADER: facts.id}  # another one may have the name by now
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.url!r})"
@@ -133,10 +145,10 @@ class HttpTransport(Transport):
     def call(self, verb: Verb[R], **local: Any) -> R:
         if local.get("storage_options"):
             only_local("An import with credentials of its own")
-        return cast(R, ask(self._client, verb, self._path))
+        return cast(R, ask(self._client, verb, self._path, headers=self._headers))
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        return pages(self._client, verb.fix_moment(self.call), self._path, amount=amount)
+        return pages(self._client, verb.fix_moment(self.call), self._path, amount=amount, headers=self._headers)
 
     def commit_id(self, branch: str) -> str:
         return self.call(Head(ref=branch)).id
@@ -173,7 +185,9 @@ class HttpTransport(Transport):
             query |= {"start": byte_range[0], "end": byte_range[1]}
         if entry is not None:
             query |= {"address": entry.address, "size": entry.size_bytes}
-        return self._client.request("GET", self._path + "read", query=query, again=True, preload=False)
+        return self._client.request(
+            "GET", self._path + "read", headers=self._headers, query=query, again=True, preload=False
+        )
 
     def check_put(self, branch: str, what: Put) -> None:
         self._put(branch, _line_of(what), only_ask=True)
@@ -192,7 +206,7 @@ class HttpTransport(Transport):
             "POST",
             self._path + "put",
             body,
-            headers={"Content-Type": data.CONTENT_TYPE},
+            headers={"Content-Type": data.CONTENT_TYPE, **self._headers},
             query={"branch": branch, **({"only_ask": True} if only_ask else {})},
             read_s=None,
         )
@@ -204,7 +218,7 @@ class HttpTransport(Transport):
             "POST",
             self._path + "stage_many",
             stream_of(columns_of(entries)),
-            headers={"Content-Type": ARROW_STREAM},
+            headers={"Content-Type": ARROW_STREAM, **self._headers},
             query={"branch": branch},
             read_s=None,
         )

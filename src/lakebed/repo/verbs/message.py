@@ -27,6 +27,9 @@ PAGE_COUNT_MAX: Final = 5_000
 PATHS_MAX: Final = 100_000
 """Most paths of a message."""
 
+REPOSITORY_ID_HEADER: Final = "x-lakebed-repository-id"
+"""Of a request to a server: the id of the repository that the client has opened by its name."""
+
 Role = Literal["read", "write", "admin"]
 Effort = Literal["look", "write", "compute", "long"]
 """How a server runs it: a short read; a write that waits for the store; what computes; what may take minutes."""

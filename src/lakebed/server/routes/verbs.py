@@ -23,13 +23,13 @@ from lakebed.repo.branch import Branch
 from lakebed.repo.model.columns import StageRow, table_of
 from lakebed.repo.model.entry import address_ulid
 from lakebed.repo.model.model import Entry
-from lakebed.repo.model.names import check_branch_name
+from lakebed.repo.model.names import check_branch_name, deletion_error
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import local_catalog
 from lakebed.repo.transport.transport import LocalTransport, Put
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
-from lakebed.repo.verbs.message import Described, Verb
+from lakebed.repo.verbs.message import REPOSITORY_ID_HEADER, Described, Verb
 from lakebed.repo.verbs.reading import Stat
 from lakebed.repo.verbs.repositories import CatalogVerb, CreateRepository
 from lakebed.server.auth import check_bare, check_role
@@ -46,6 +46,9 @@ _ALL: Final = "/verbs/"
 _LINE_BYTES_MAX: Final = 1 << 20
 """Longest first line of `put`: a path and metadata."""
 _BRANCH: Final = Parameter("branch", "The branch.", required=True)
+_OPENED: Final = Parameter(
+    REPOSITORY_ID_HEADER, "The id of the repository that is meant: 404 if another one has its name.", place="header"
+)
 
 
 def _reply(kind: type[Described], result: object) -> Response:
@@ -65,6 +68,18 @@ def _author(call: RepositoryCall, named: str | None) -> str:
     return named
 
 
+async def _open(call: RepositoryCall) -> RepositoryContext:
+    """The repository that the path names, if it is the one that the client has opened.
+
+    Raises `NotFound`, also where another one has its name now.
+    """
+    context = await call.context()
+    opened = call.header(REPOSITORY_ID_HEADER.encode())
+    if opened is not None and opened != context.record.uid:
+        raise deletion_error(context.name)
+    return context
+
+
 async def _read(call: RepositoryCall, kind: type[M]) -> M:
     """The message of a request, with its author."""
     bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
@@ -80,7 +95,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
         verb = await _read(call, kind)
         local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_stores else {}
         with verb.room():  # the look at the repository, too
-            context = await call.context()
+            context = await _open(call)
             return await call.run(kind.effort, lambda: _reply(kind, LocalTransport(context).call(verb, **local)))
 
     _register(kind, _ONE, perform)
@@ -112,6 +127,7 @@ def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCa
         takes=kind,
         # A reply that is one text is JSON too.
         gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
+        parameters=(_OPENED,) if place == _ONE else (),
         audited=not kind.changes_nothing,
         frees_space=kind.frees_space,
     )(perform)
@@ -129,7 +145,11 @@ for _of_all in CATALOG_VERBS.values():
     "verbPut",
     needs="write",
     takes=bytes,
-    parameters=(_BRANCH, Parameter("only_ask", "Only check whether the object would be accepted.", kind="boolean")),
+    parameters=(
+        _OPENED,
+        _BRANCH,
+        Parameter("only_ask", "Only check whether the object would be accepted.", kind="boolean"),
+    ),
 )
 async def put(call: RepositoryCall) -> Entry | None:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
@@ -140,7 +160,7 @@ async def put(call: RepositoryCall) -> Entry | None:
         what = decode_json(line, Put)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
-    transport, branch = LocalTransport(await call.context()), check_branch_name(name)
+    transport, branch = LocalTransport(await _open(call)), check_branch_name(name)
     if only_ask:
         if what.path is not None:
             await call.quick(transport.check_put, branch, what)
@@ -172,6 +192,7 @@ async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterato
     needs="read",
     gives={200: bytes},
     parameters=(
+        _OPENED,
         Parameter("ref", "The reference.", required=True),
         OBJECT_PATH,
         Parameter("start", "The first byte; absent: the whole object.", kind="integer"),
@@ -191,7 +212,7 @@ async def read(call: RepositoryCall) -> Response:
             call.integer("start", default=0, low=-_SIZE_MAX, high=_SIZE_MAX),
             call.integer("end", default=_SIZE_MAX, low=-_SIZE_MAX, high=_SIZE_MAX),
         )
-    context = await call.context()
+    context = await _open(call)
 
     async def reply(entry: Entry) -> Response:
         start, end = (0, entry.size_bytes) if wanted is None else wanted
@@ -229,7 +250,7 @@ def _find_entry(context: RepositoryContext, ref: str, path: str, address: str | 
     "verbStageMany",
     needs="write",
     takes=list[StageRow],
-    parameters=(_BRANCH,),
+    parameters=(_OPENED, _BRANCH),
     audited=True,
 )
 async def stage_many(call: RepositoryCall) -> int:
@@ -237,7 +258,7 @@ async def stage_many(call: RepositoryCall) -> int:
     name = call.required("branch")
     call.subject = name
     body = await call.body(bytes_max=call.site.options.stage_bytes_max)
-    branch = Branch(LocalTransport(await call.context()), name)
+    branch = Branch(LocalTransport(await _open(call)), name)
     content_type = call.header(b"content-type") or ""
     return await call.heavy(_stage, branch, body, content_type)
 
