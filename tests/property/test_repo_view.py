@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from lakebed.errors import AlreadyExists
 from lakebed.repo.heads.write import stage_if_absent, stage_many
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.model import TOMBSTONE
 from lakebed.repo.model.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.testing import seed_count
@@ -19,10 +23,20 @@ from worlds.repo.staging import BRANCH, StagedBranch
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
 PREFIXES = ["", "a", "a/", "a/b/", "ab", "é/", "x", "nothing"]
 TEXTS = ["1", "2", "3"]
+BOUNDS = [None, b"\0", b"a", b"a/", b"a/b/y", b"ab", b"abx\0", b"b", "é/".encode(), "é/y".encode(), "é0".encode()]
 ROUNDS_MAX = 5
 
 paths = st.sampled_from(PATHS)
 texts = st.sampled_from(TEXTS)
+
+
+def texts_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[str, str]]:
+    """Paths and texts of rows."""
+    return [
+        (path.decode(), decode_entry(value, where="a row").metadata["is"])
+        for batch in batches
+        for path, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    ]
 
 
 class BranchMachine(RuleBasedStateMachine):
@@ -122,6 +136,37 @@ class BranchMachine(RuleBasedStateMachine):
         with self.branch.view() as view:
             paths = [line.path for line in view.list(prefix, delimiter=delimiter, after=after)]
         assert paths == [line for line in expected if line != after]
+
+    @rule(start=st.sampled_from(BOUNDS), end=st.sampled_from(BOUNDS), count=st.integers(1, 6))
+    def read_stretch(self, start: bytes | None, end: bytes | None, count: int) -> None:
+        """The rows of a stretch are the dictionary's, whole or as many as are asked for; so is what differs there."""
+        within = [
+            (path, text)
+            for path, text in sorted(self.shown.items(), key=lambda item: item[0].encode())
+            if (start is None or path.encode() >= start) and (end is None or path.encode() < end)
+        ]
+        whole = self.branch.differences()
+        with self.branch.view() as view:
+            if start is None or end is None or start <= end:
+                assert texts_of(view.rows(start, end)) == within
+                batches = view.committed_rows(start or b"", end, count=count)
+                assert batches is None or texts_of(batches) == within[:count]
+                assert self.branch.differences(start=start, end=end) == [
+                    (path, kind)
+                    for path, kind in whole
+                    if (start is None or path.encode() >= start) and (end is None or path.encode() < end)
+                ]
+
+    @rule(chosen=st.lists(paths, min_size=1))
+    def read_layers(self, chosen: list[str]) -> None:
+        """Many reads at once, in any order and repeated; the newest layer's row decides, and else those below it."""
+        keys = [path.encode() for path in chosen]
+        with self.branch.view() as view:
+            values = view.values(keys)
+            assert [value is not None for value in values] == [path in self.shown for path in chosen]
+            for value, (newest, below) in zip(values, view.layers_of(keys), strict=True):
+                assert value == (below if newest is None else newest or None)
+                assert below != TOMBSTONE
 
     @invariant()
     def reads_as_the_dictionary(self) -> None:

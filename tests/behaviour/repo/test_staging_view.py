@@ -187,6 +187,17 @@ def test_the_rows_of_a_page_are_the_committed_ones_where_nothing_is_staged_up_to
     assert (batches is not None) == is_committed
 
 
+@pytest.mark.parametrize("token_count", [1, 2, 3, 4, 5])
+def test_a_page_asks_up_to_three_tokens_whether_they_have_a_say(token_count: int) -> None:
+    """Of a branch with more, its rows are read as those of all layers are."""
+    branch = StagedBranch({"a": "1", "c": "1"})
+    for _ in range(token_count - 1):
+        branch.seal()
+    with at_reference(branch.home, BRANCH) as view:
+        assert len(view.tokens) == token_count
+        assert (view.committed_rows(b"", None, count=2) is not None) == (token_count <= 3)
+
+
 def test_a_page_ends_at_its_last_row_in_any_block() -> None:
     """Of a commit of many blocks, too: the rows of a page are as many as were asked for, the first ones."""
     paths = [f"{number:05}" for number in range(2_000)]

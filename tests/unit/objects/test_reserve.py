@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Unavailable
-from lakebed.objects import StoreLimits
+from lakebed.objects import StoreLimits, open_store
 from lakebed.objects.accounting import AccountedStore
 from lakebed.objects.local import LocalDriver
 from lakebed.objects.memory import MemoryDriver
@@ -18,8 +18,10 @@ from lakebed.objects.reserve import (
     DATABASE_RESERVE_BYTES,
     RESERVE_BYTES,
     RESERVE_PATH,
+    drop_reserve,
     freeing_space,
     give_up_reserve,
+    keep_reserve,
 )
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -113,3 +115,39 @@ def test_the_nearest_reserve_is_given_up(store: AccountedStore) -> None:
         RESERVE_PATH: RESERVE_BYTES - DATABASE_RESERVE_BYTES,
         mine: DATABASE_RESERVE_BYTES,
     }
+
+
+def test_a_reserve_that_another_process_made_meanwhile_is_no_error(store: AccountedStore) -> None:
+    """The deletion ends as it would have, and the reserve is there."""
+    with freeing_space():
+        store.put("table/plan", bytes(ROOM_BYTES + 1))
+        assert reserve_bytes(store) == 0
+        store.delete(["table/plan"])
+        store.put(RESERVE_PATH, bytes(DATABASE_RESERVE_BYTES))
+    assert reserve_bytes(store) == RESERVE_BYTES
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 999, 1000])
+def test_a_reserve_that_is_short_is_made_whole(tmp_path: Path, size_bytes: int) -> None:
+    """On a local folder, and one that is whole is left as it is; dropped, it is gone."""
+    opened = open_store(str(tmp_path), durable=False)
+    reserve = tmp_path / RESERVE_PATH
+    if size_bytes:
+        opened.put(RESERVE_PATH, bytes(size_bytes))
+    keep_reserve(opened, size_bytes=1000)
+    assert reserve.stat().st_size == 1000
+    assert (reserve.read_bytes() == bytes(1000)) == (size_bytes == 1000)
+    drop_reserve(opened)
+    assert not reserve.exists()
+    keep_reserve(opened)
+    assert reserve.stat().st_size == RESERVE_BYTES == 1_048_576
+
+
+def test_what_is_not_a_disk_has_no_reserve(store: AccountedStore) -> None:
+    """Memory and buckets never fill: nothing is written there, and nothing deleted."""
+    store.delete([RESERVE_PATH])
+    keep_reserve(store)
+    assert reserve_bytes(store) == 0
+    store.put(RESERVE_PATH, b"someone's")
+    drop_reserve(store)
+    assert reserve_bytes(store) == 9

@@ -184,3 +184,19 @@ def test_wrong_columns_are_named(others: dict[str, Any], says: str) -> None:
     with raises(InvalidRequest, "invalid_columns") as caught:
         pairs_of(columns(**others))
     assert caught.value.message.endswith(says)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_an_entry_has_at_most_64_kib(shape: Shape) -> None:
+    """With its type and metadata, encoded; one byte more is refused, alone and among others."""
+    usual = shape.entry(f"data/{NEW}")
+    grown = msgspec.structs.replace(Shape().entry("s3://bucket/key"), metadata={"note": "x" * 60_000})
+    missing = 65_536 - len(check_entry(grown, "p")[0])
+    fits = msgspec.structs.replace(grown, metadata={"note": "x" * (60_000 + missing)})
+    assert len(check_entry(fits, "p")[0]) == 65_536
+    assert len(validate_columns([("p", fits), ("q", usual)])[0]) == 2
+    larger = msgspec.structs.replace(grown, metadata={"note": "x" * (60_001 + missing)})
+    with raises(InvalidRequest, "oversized_metadata"):
+        check_entry(larger, "p")
+    with raises(InvalidRequest, "oversized_metadata"):
+        validate_columns([("q", usual), ("p", larger)])
