@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,45 @@ def test_impossible_retention_is_refused() -> None:
     for number in (1.5, "1"):
         with pytest.raises(InvalidRequest, match=f"'retain_max' takes a whole number or None, and {number!r}"):
             made.table.expire(retain_max=number)
+
+
+def expiring_count(rules: ExpireRules, *, count: int, times_ms: list[int]) -> int:
+    """How many of the oldest snapshots expire: the rules as their descriptions say, one snapshot at a time."""
+    least, most = rules.get("retain_min") or 1, rules.get("retain_max") or 100
+    expired = 0
+    for number, time_ms in enumerate(times_ms):
+        newer_count = count - number - 1
+        is_old = bool(rules.get("by_order")) or time_ms < (rules.get("older_than_ms") or 0)
+        if newer_count < least or not (newer_count >= most or is_old) or expired == (rules.get("max_deletes") or 100):
+            break
+        expired += 1
+    return expired
+
+
+def test_every_rule_together() -> None:
+    """The snapshots that expire are those of which each rule allows it, from the oldest on, without a gap."""
+    made = committed_world(6)
+    times_ms = [made.table.resolve(version=number).time_ms for number in range(1, 7)]
+    made.table.set_options({"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "100"})
+    moments = [None, times_ms[0], times_ms[0] + 1, times_ms[2], times_ms[3] + 1, times_ms[5] + 1]
+    choices = list(product([None, 1, 2, 5, 6, 7], [None, 1, 2, 4, 6, 7], moments, [None, 1, 2, 5, 6], [False, True]))
+    for most, least, moment, limit, by_order in random.Random(5).sample(choices, 150):
+        rules: ExpireRules = {
+            "retain_max": most,
+            "retain_min": least,
+            "older_than_ms": None if by_order else moment,
+            "max_deletes": limit,
+            "by_order": by_order,
+        }
+        if most is not None and least is not None and least > most:
+            with pytest.raises(InvalidRequest, match="At most"):
+                made.table.expire(**rules, dry_run=True)
+            continue
+        expected = expiring_count(rules, count=6, times_ms=times_ms)
+        if rules["older_than_ms"] is None and not by_order:  # then the option says an hour, and none is as old
+            expected = expiring_count({**rules, "older_than_ms": 0}, count=6, times_ms=times_ms)
+        assert made.table.expire(**rules, dry_run=True).hidden_count == expected, rules
+    made.check()
 
 
 def test_an_empty_table_expires_nothing() -> None:

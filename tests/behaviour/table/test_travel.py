@@ -127,6 +127,28 @@ def test_expired_times_fall_back_to_the_nearest_earlier_tag(history: Any) -> Non
     assert raised.value.facts["earliest_ms"] == times[2]
 
 
+@pytest.mark.parametrize("expired", [(), (1,), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7)])
+def test_every_time_is_what_was_the_newest_then(history: Any, expired: tuple[int, ...]) -> None:
+    """A moment before, at and behind each commit, of snapshots and of tags whose snapshot expired."""
+    times_ms = {number: history.table.resolve(version=number).time_ms for number in range(1, 11)}
+    if expired:
+        history.hide(*expired)
+    kept = [number for number in times_ms if number not in expired]
+    held = sorted({2, 6}.intersection(expired))
+    for time_ms in sorted({time + part for time in times_ms.values() for part in (-1, 0, 1)}):
+        at = [number for number in kept if times_ms[number] <= time_ms]
+        earlier = at or [number for number in held if times_ms[number] <= time_ms]
+        if earlier:
+            found = resolve(history.table.context, timestamp=time_ms)
+            assert found.snapshot.id == max(earlier)
+            assert (found.tag is None) == bool(at)
+        else:
+            with pytest.raises(NotFound) as caught:
+                resolve(history.table.context, timestamp=time_ms)
+            earliest_ms = min(times_ms[number] for number in (*kept, 2, 6))
+            assert caught.value.facts["earliest_ms"] == earliest_ms
+
+
 def test_a_tag_is_read_without_its_snapshot(history: Any) -> None:
     """By name, and by the id of its expired snapshot; an expired id that no tag holds is not found."""
     history.hide(*range(1, 9))

@@ -33,3 +33,26 @@ def test_what_is_no_time_is_refused_in_a_sentence(time: object) -> None:
     """The error says how to write a time."""
     with pytest.raises(InvalidRequest, match="is not a valid time"):
         parse_time_ms(time)  # type: ignore[arg-type]
+
+
+LAST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize("time", [LAST, -LAST, 0, -1, 5])
+def test_every_number_of_milliseconds_is_a_time(time: int) -> None:
+    """As a number and as text, with spaces around it; before 1970 too."""
+    assert parse_time_ms(time) == parse_time_ms(str(time)) == parse_time_ms(f" {time} ") == time
+
+
+@pytest.mark.parametrize("time", [LAST + 1, -LAST - 1, 10**30])
+def test_a_number_of_more_bits_is_no_time(time: int) -> None:
+    """As a number and as text."""
+    for given in (time, str(time)):
+        with pytest.raises(InvalidRequest, match="milliseconds are between"):
+            parse_time_ms(given)
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999", "1969-12-31T23:59:59.9995"])
+def test_a_part_of_a_millisecond_belongs_to_the_one_that_it_is_in(text: str) -> None:
+    """Before 1970 too: a moment is never later than it was written."""
+    assert parse_time_ms(text) == -1
