@@ -55,3 +55,19 @@ def test_a_url_in_a_path_object_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_of_a_store_has_one_slash(url: str, folder: str) -> None:
     """The URL of a store in a lake has a single slash before its name, at the root too."""
     assert parse_url(url).join("x.kv") == folder
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("memory://other/x", {}),
+        ("s3://bucket", {"aws_region": "none"}),
+        ("gs://bucket/x", {}),
+        ("az://container", {"azure_storage_account_name": "a", "azure_storage_account_key": "YQ=="}),
+    ],
+)
+def test_a_bucket_is_opened_once_for_a_store(url: str, options: dict[str, str]) -> None:
+    """Whatever its kind: each opening would have connections of its own. A view of the store shares them."""
+    store = open_store(f"{url.partition(':')[0]}://first", storage_options=options or None)
+    assert store.elsewhere(url) is store.elsewhere(url)
+    assert store.sub("folder").elsewhere(url) is store.elsewhere(url)
