@@ -146,6 +146,11 @@ def test_a_table_is_altered_whole_or_not(paimon: Paimon) -> None:
     paimon.create("t", comment="flights", options={"file.format": "parquet"})
     made = paimon.done("GET", ":")
     assert (made["name"], made["schemaId"], made["schema"]["fields"]) == ("t", 0, FIELDS)
+    assert made["schema"]["comment"] == "flights"
+    paimon.create("plain")
+    assert paimon.done("GET", "/databases/db/tables/plain")["schema"]["comment"] is None
+    objects = {"identifier": {"database": "db", "object": "objects"}, "schema": {"fields": []}}
+    assert "has no columns" in paimon.refuse(400, "POST", "/databases/db/tables", objects)["message"]
     assert made["path"] == paimon.lake.table("db.t").url
     changes = [
         {"action": "addColumn", "fieldNames": ["n"], "dataType": "INT", "comment": "c", "move": None},
@@ -163,6 +168,10 @@ def test_a_table_is_altered_whole_or_not(paimon: Paimon) -> None:
     paimon.refuse(400, "POST", ":", {"changes": [{"action": "dropColumn", "fieldNames": ["m"]}, refused]})
     missing = {"action": "dropColumn", "fieldNames": ["none"]}
     assert paimon.refuse(404, "POST", ":", {"changes": [missing]})["resourceType"] == "COLUMN"
+    added = {"action": "addColumn", "fieldNames": ["day"], "dataType": "INT"}
+    for taken in (added, {"action": "renameColumn", "fieldNames": ["m"], "newName": "day"}):
+        error = paimon.refuse(409, "POST", ":", {"changes": [taken]})
+        assert (error["resourceType"], error["resourceName"]) == ("COLUMN", "day")
     now = paimon.done("GET", ":")
     assert (now["id"], now["schemaId"]) == (made["id"], 1)
     assert [(field["name"], field["type"]) for field in now["schema"]["fields"]] == [
@@ -227,7 +236,8 @@ def test_snapshots_tags_branches_partitions(paimon: Paimon) -> None:
     assert paimon.done("GET", ":/snapshots/EARLIEST")["snapshot"]["id"] == 1
     assert paimon.done("GET", ":/snapshots/2")["snapshot"]["id"] == 2
     assert [row["id"] for row in paimon.done("GET", ":/snapshots", maxResults=2)["snapshots"]] == [1, 2]
-    assert paimon.refuse(404, "GET", ":/snapshots/99")["resourceType"] == "SNAPSHOT"
+    for version in ("99", "none"):  # of another resource it would read as a missing table
+        assert paimon.refuse(404, "GET", f":/snapshots/{version}")["resourceType"] == "SNAPSHOT"
     paimon.done("POST", ":/tags", {"tagName": "a b+c", "snapshotId": 2, "timeRetained": "7 d"})
     tag = paimon.done("GET", ":/tags/a+b%2Bc")
     assert (tag["tagName"], tag["snapshot"]["id"], tag["tagTimeRetained"]) == ("a b+c", 2, "PT168H")

@@ -364,7 +364,7 @@ def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, datab
             "partitionKeys": members["partitionKeys"],
             "primaryKeys": members["primaryKeys"],
             "options": options,
-            "comment": members["comment"],
+            "comment": members["comment"] or None,
         },
         "owner": None,
         "createdAt": first.time_ms,

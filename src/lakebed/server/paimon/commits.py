@@ -102,7 +102,7 @@ def get_version(call: RepositoryCall) -> Response:
     elif version.isdecimal():
         snapshot = table.resolve(version=version)
     else:
-        snapshot = table.tag(version).snapshot
+        snapshot = _snapshot_of_tag(table, version)
     return json({"snapshot": _raw(snapshot)})
 
 
@@ -221,6 +221,16 @@ def _newest(table: Table) -> Snapshot:
             "The table has no snapshot yet: nothing was ever written.", kind="table_empty", snapshot="LATEST"
         )
     return snapshot
+
+
+def _snapshot_of_tag(table: Table, name: str) -> Snapshot:
+    """The snapshot of a tag. Raises `NotFound`: ``snapshot_not_found``, as 404 of a TAG reads as a missing table here."""
+    try:
+        return table.tag(name).snapshot
+    except NotFound as error:
+        if error.kind != "tag_not_found":
+            raise
+        raise NotFound(error.message, kind="snapshot_not_found", snapshot=name) from error
 
 
 def _raw(snapshot: Snapshot) -> Any:

@@ -18,6 +18,7 @@ from lakebed.http.errors import reshape_reply
 _STATUSES: Final = {
     "branch_busy": 503,
     "branch_deleting": 404,  # while it was renamed; a 409 would read as "the new name exists"
+    "column_exists": 409,
     "insufficient_permissions": 403,  # 401 is for wrong keys: clients fetch another token
     "not_served": 501,
     "protected_branch": 403,
@@ -33,6 +34,7 @@ _RESOURCES: Final = {
     "branch_not_found": ("BRANCH", "branch"),
     "catalog_database_exists": ("DATABASE", "database"),
     "catalog_database_not_found": ("DATABASE", "database"),
+    "column_exists": ("COLUMN", "column"),
     "folder_not_empty": ("TABLE", "table"),
     "function_not_found": ("FUNCTION", "function"),
     "snapshot_not_found": ("SNAPSHOT", "snapshot"),

@@ -171,6 +171,11 @@ def create_table(call: RepositoryCall, body: TableCreation) -> Response:
             f"{name!r} names a branch: create the table, then a branch of it.", kind="invalid_table_name"
         )
     schema = body.schema
+    if not schema.fields:  # a table of objects has none
+        raise InvalidRequest(
+            f"The table {name!r} has no columns: a lake has tables with columns alone, and none of objects.",
+            kind="invalid_body",
+        )
     catalog.create_table(
         database,
         name,

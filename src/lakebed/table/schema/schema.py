@@ -434,7 +434,7 @@ def add_column(
     name = name if isinstance(name, str) else name[0]
     _check_name(name)
     if schema.field_by_name(name) is not None:
-        raise InvalidRequest(f"Column {name!r} exists already.", kind="invalid_schema_change", column=name)
+        raise InvalidRequest(f"Column {name!r} exists already.", kind="column_exists", column=name)
     field_id = schema.highest_field_id + 1
     parsed, next_id = _type_to_add(name, type_text, field_id)
     added = _change(
@@ -502,7 +502,7 @@ def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
     _refuse_key(schema, old, "renamed")
     _check_name(new)
     if schema.field_by_name(new) is not None:
-        raise InvalidRequest(f"Column {new!r} exists already.", kind="invalid_schema_change", column=new)
+        raise InvalidRequest(f"Column {new!r} exists already.", kind="column_exists", column=new)
     return _change(
         schema,
         fields=tuple(replace(field, name=new) if field.name == old else field for field in schema.fields),
