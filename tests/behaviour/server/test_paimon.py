@@ -131,6 +131,23 @@ def test_the_only_column_of_a_table_is_moved_to_the_end(paimon: Paimon) -> None:
     assert paimon.refuse(404, "POST", ":", {"changes": [missing]})["resourceType"] == "COLUMN"
 
 
+def test_fields_of_an_added_column_have_ids_of_their_own(paimon: Paimon) -> None:
+    """Clients number them from 0: the table gives its own, so that a field that comes later does not show another's."""
+    paimon.create("t")
+    members = [{"id": number, "name": name, "type": "INT"} for number, name in enumerate("abcd")]
+    added = {"action": "addColumn", "fieldNames": ["n"], "dataType": {"type": "ROW", "fields": members}}
+    paimon.done("POST", ":", {"changes": [added]})
+    fields = paimon.done("GET", ":")["schema"]["fields"]
+    ids = [field["id"] for field in [*fields, *fields[-1]["type"]["fields"]]]
+    assert sorted(ids) == list(range(len(ids)))
+    table = paimon.lake.table("db.t")
+    row = {"id": 1, "day": "x", "n": dict.fromkeys("abcd", 7)}
+    table.append(pa.Table.from_pylist([row], schema=table.arrow_schema))
+    paimon.done("POST", ":", {"changes": [{"action": "addColumn", "fieldNames": ["n", "later"], "dataType": "INT"}]})
+    table = paimon.lake.table("db.t")
+    assert table.read().to_pylist() == [{**row, "n": {**dict.fromkeys("abcd", 7), "later": None}}]
+
+
 @pytest.mark.parametrize("kind", ["BEFORE", "AFTER"])
 def test_a_column_is_not_moved_next_to_itself(paimon: Paimon, kind: str) -> None:
     """It stays where it is: before itself it came to the front."""

@@ -107,6 +107,23 @@ def test_a_prepared_snapshot_is_committed_with_lakebeds_counts(bench: Bench, cli
     assert bench.live(bench.reopen()) == ["a", "b", "c", "d"]
 
 
+def test_properties_of_the_snapshot_before_may_be_repeated(bench: Bench, client: Client) -> None:
+    """Java's client copies them when it compacts manifests: the new snapshot has lakebed's own, and the client's."""
+    prepared = client.prepare(bench.change("a"), base=None, properties={"mine": "1"})
+    first = commit_prepared(bench.table.context, prepared, committer="ann")
+    assert first is not None
+    assert first.properties["lakebed.committer"] == "ann"
+    again = client.prepare(base=first, commit_kind="COMPACT", properties=dict(first.properties))
+    second = commit_prepared(bench.table.context, again)
+    assert second is not None
+    assert bench.live() == ["a"]
+    assert second.properties["mine"] == "1"
+    assert "lakebed.committer" not in second.properties
+    assert "begins with lakebed." in refuse(
+        bench, client.prepare(base=second, properties={**first.properties}), "invalid_snapshot"
+    )
+
+
 @pytest.mark.parametrize("given", [None, "the-clients-own"])
 def test_a_repeated_request_is_answered_as_the_first(bench: Bench, client: Client, given: str | None) -> None:
     """After a lost reply the same snapshot is sent again: it is there once, also when others committed since."""

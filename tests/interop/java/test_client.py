@@ -104,6 +104,22 @@ def test_every_type_survives_the_bridge(java: Java) -> None:
     assert got.schema.types == rows.schema.types
 
 
+def test_manifests_are_compacted_through_the_catalog(served: Java, lake: Lake) -> None:
+    """Java's verb commits a snapshot with the properties of the one before, lakebed's among them; no row changes."""
+    served.create("default.t", SCHEMA, primary_keys=[], partition_keys=[], options={})
+    for first in (0, 10, 20):
+        served.write("default.t", rows(first, 10))
+    served.call("compact_manifests")
+    table = lake.table("t")
+    newest = table.latest()
+    assert newest is not None
+    assert (newest.id, newest.commit_kind) == (4, "COMPACT")
+    assert len(table.context.manifests.all_metas(newest)) == 1
+    assert ids(served.read("default.t")) == ids(table.read()) == list(range(30))
+    served.write("default.t", rows(30, 5))
+    assert ids(table.read()) == list(range(35))
+
+
 def test_a_branch_is_renamed_through_the_catalog(served: Java, lake: Lake) -> None:
     """Java's own verb renames a branch of the server, reads and writes it by the new name, and knows the refusals."""
     served.create("default.t", SCHEMA, primary_keys=[], partition_keys=[], options={})

@@ -23,6 +23,7 @@ from lakebed.table.commit import commit, conflicts, index_after, late_rows, prep
 from lakebed.table.compaction import compact, compact_plan, lookup
 from lakebed.table.engines import aggregation, field_options, first_row, functions, lists, partial_update, sequence
 from lakebed.table.engines.merge import encode_keys
+from lakebed.table.model import types
 from lakebed.table.model.model import Split
 from lakebed.table.read import row_diff, scan_pruning, vectors
 from lakebed.table.read.scan import Scan
@@ -241,6 +242,11 @@ GUARANTEES = [
         "Keys with both zeros are apart by the order of their rows, so that their table can be compacted.",
         answer(conflicts._check_keys_apart, encode_keys, _with_one_zero),
         "behaviour/table/test_data_compaction.py::test_keys_of_any_value_are_compacted[double]",
+    ),
+    Guarantee(
+        "A field of an added column has an id that no other field of the table has, so none shows another's values.",
+        replace(types.without_field_ids, lambda original, parsed: parsed),
+        "behaviour/server/test_paimon.py::test_fields_of_an_added_column_have_ids_of_their_own",
     ),
     Guarantee(
         "Categories of a frame of polars, and texts that a filter has to take, are written.",

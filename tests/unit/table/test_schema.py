@@ -68,6 +68,15 @@ def test_nested_columns_get_ids(schema: TableSchema) -> None:
     assert add_column(changed, "after", "INT").fields[-1].id == 8
 
 
+def test_ids_inside_an_added_type_are_not_taken_over(schema: TableSchema) -> None:
+    """They are of another schema: fields get ids that no other field of the table has, or had."""
+    changed = add_column(schema, "n", "ROW<a@0: INT, b@9: ARRAY<ROW<c@4: INT>>>")
+    assert changed.fields[-1].type == "ROW<a@5: INT, b@7: ARRAY<ROW<c@6: INT>>>"
+    inside = add_column(changed, ("n", "d"), "ROW<e@5: INT>")
+    assert inside.fields[-1].type == "ROW<a@5: INT, b@7: ARRAY<ROW<c@6: INT>>, d@8: ROW<e@9: INT>>"
+    assert inside.highest_field_id == 9
+
+
 @pytest.mark.parametrize(
     "verb", [drop_column, lambda s, n: rename_column(s, n, "z"), lambda s, n: widen_column(s, n, "INT")]
 )

@@ -224,7 +224,7 @@ def _newest(table: Table) -> Snapshot:
 
 
 def _snapshot_of_tag(table: Table, name: str) -> Snapshot:
-    """The snapshot of a tag. Raises `NotFound`: ``snapshot_not_found``, as 404 of a TAG reads as a missing table here."""
+    """The snapshot of a tag. Raises `NotFound` of a snapshot: 404 of a tag reads as a missing table here."""
     try:
         return table.tag(name).snapshot
     except NotFound as error:

@@ -247,7 +247,7 @@ def _complete(
         total_record_count=(head.total_record_count if head else 0) + delta_rows,
         watermark=max(marks, default=None),
         properties={
-            **snapshot.properties,
+            **{name: value for name, value in snapshot.properties.items() if not name.startswith(_RESERVED)},
             **encode_inherited(inherited),
             **({COMMITTER: committer} if committer else {}),
         },
@@ -268,7 +268,9 @@ def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
         snapshot.statistics,
     )
     _check_names(name for name in names if name is not None)
-    if any(name.startswith(_RESERVED) for name in snapshot.properties):
+    # A client that rewrites manifests repeats the properties of the snapshot that it rewrites: those are not its own.
+    repeated = {} if head is None else head.properties
+    if any(name.startswith(_RESERVED) and repeated.get(name) != value for name, value in snapshot.properties.items()):
         raise _invalid(f"its properties hold a name that begins with {_RESERVED}, which only lakebed writes")
     if head is not None and (snapshot.next_row_id or 0) < (head.next_row_id or 0):
         raise _invalid(f"its next row id is {snapshot.next_row_id}, below {head.next_row_id} of the newest snapshot")

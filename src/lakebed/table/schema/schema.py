@@ -51,6 +51,7 @@ from lakebed.table.model.types import (
     parse_type,
     type_of_json,
     with_field_ids,
+    without_field_ids,
 )
 from lakebed.texts import html_table, names_of
 
@@ -449,7 +450,11 @@ def add_column(
 
 
 def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
-    """The type of a new column or field, whose own id is given, and the next free id."""
+    """The type of a new column or field, whose own id is given, and the next free id.
+
+    Ids inside the type are of another schema: clients that add a column number its fields from 0, and those of an
+    import have the numbers of its source. Here they may be other fields'.
+    """
     parsed = parse_type(type_text)
     _check_members(name, parsed)
     if not parsed.nullable:
@@ -458,7 +463,7 @@ def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
             kind="invalid_schema_change",
             column=name,
         )
-    return with_field_ids(parsed, field_id + 1)
+    return with_field_ids(without_field_ids(parsed), field_id + 1)
 
 
 def _add_inside(
