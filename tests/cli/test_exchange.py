@@ -49,7 +49,7 @@ def test_in_and_out(cli: Cli, tmp_path: Path, source: Path) -> None:
     }
     assert cli(*words).code == exits.CONFLICT
     assert "would import 4 rows in 2 files" in cli(*words, "--append", "--dry-run").out
-    assert "imported 4 rows in 2 files (2 copied as they are)" in cli(*words, "--append").out
+    assert "imported 4 rows in 2 files (2 copied unchanged)" in cli(*words, "--append").out
     out = cli("table", "export", lake, "t", tmp_path / "out", "--format", "parquet", "--version", "1", "--json").json
     assert (out["snapshot"], out["rows"], out["target_version"]) == (1, 4, None)
     assert len(list((tmp_path / "out").rglob("*.parquet"))) == 2
@@ -88,7 +88,7 @@ def test_a_history(cli: Cli, tmp_path: Path) -> None:
     assert cli(*words, "--tags").code == exits.USAGE
     assert cli(*words, "--history", "--version", "1").code == exits.USAGE
     done = cli(*words, "--versions", "0, 1")
-    assert "imported 2 versions in 2 files (2 copied as they are)" in done.out
+    assert "imported 2 versions in 2 files (2 copied unchanged)" in done.out
     assert "Version 1 (version-1): 1 new file, 0 removed." in done.out
     assert cli(*words, "--history").code == exits.CONFLICT
     facts = cli("table", "import", lake, "u", source, "--format", "delta", "--history", "--json").json

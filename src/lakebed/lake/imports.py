@@ -55,7 +55,7 @@ class HistoryReport:
         verb = "would import" if self.dry_run else "imported"
         taken = sum(version.taken_count for version in self.versions)
         rewritten = sum(version.rewritten_count for version in self.versions)
-        how = "registered in place" if self.in_place else "copied as they are"
+        how = "registered in place" if self.in_place else "copied unchanged"
         parts = [f"{taken:,} {how}"] if taken else []
         parts += [f"{rewritten:,} rewritten"] if rewritten else []
         shares = f" ({', '.join(parts)})" if parts else ""

@@ -511,8 +511,12 @@ class AccessKeys:
         return new
 
     def _new(self, key: AccessKey) -> NewAccessKey:
-        secret = self._derive(key) or urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
-        return NewAccessKey(msgspec.structs.replace(key, secret_hash=_hash(key.salt, secret)), secret)
+        """Give a key a new secret; one that a command line would take for an option is drawn again, with the salt."""
+        while True:
+            secret = self._derive(key) or urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
+            if not secret.startswith("-"):
+                return NewAccessKey(msgspec.structs.replace(key, secret_hash=_hash(key.salt, secret)), secret)
+            key = msgspec.structs.replace(key, salt=self._random(_SALT_BYTES))
 
     def _end(self, ids: Sequence[str], *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         if ids:

@@ -58,6 +58,20 @@ def test_no_record_holds_a_secret(keys: AccessKeys, store: MemoryKeyValue) -> No
     assert len({element.key.salt for element in (*made, token)}) == 3
 
 
+@pytest.mark.parametrize("secret_key", [None, b"k" * 32])
+def test_no_secret_looks_like_an_option(
+    store: MemoryKeyValue, environment: Environment, secret_key: bytes | None
+) -> None:
+    """A secret is pasted behind options of command lines, such as those of `aws configure`: none begins with a dash."""
+    keys = AccessKeys(store, environment=environment, options=OPTIONS, secret_key=secret_key)
+    made = [keys.create(role="read") for _ in range(200)]
+    secrets = [keys.rotate(made[0].key.id).secret, *(new.secret for new in made[1:])]
+    assert not [secret for secret in secrets if secret.startswith("-")]
+    for new in made[1:]:
+        credential = f"{new.key.id}:{new.secret}".encode()
+        assert keys.verify(credential, access_key=new.key.id, secret=new.secret).role == "read"
+
+
 def test_what_another_process_revoked_ends_within_the_bound(
     keys: AccessKeys, store: MemoryKeyValue, environment: Environment, clock: ManualClock
 ) -> None:

@@ -134,7 +134,7 @@ class ImportReport:
         """The report in one sentence."""
         verb = "would import" if self.dry_run else "imported"
         rows = "" if self.row_count is None else f"{format_count(self.row_count, 'row')} in "
-        how = "registered in place" if self.in_place else "copied as they are"
+        how = "registered in place" if self.in_place else "copied unchanged"
         version = "" if self.version is None else f", version {self.version}"
         parts = [f"{self.taken_count:,} {how}"] if self.taken_count else []
         parts += [f"{self.rewritten_count:,} rewritten"] if self.rewritten_count else []
