@@ -287,6 +287,14 @@ def test_a_shared_namespace_keeps_what_is_of_lakefs(tmp_path: Path) -> None:
         repositories.create("moved", namespace="local://theirs", bare=True).restore_refs()
 
 
+def forget_sharing(repositories: Repositories, name: str) -> None:
+    """As a version does that does not know shared namespaces, when it changes the metadata of a repository."""
+    key_value, key = local_catalog(repositories).key_value, repository_key(name)
+    record = msgspec.json.decode(key_value.get(key) or b"")
+    assert record.pop("is_shared")
+    key_value.write([(key, msgspec.json.encode(record))])
+
+
 def test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_record(tmp_path: Path) -> None:
     """A version that does not know shared namespaces drops the field; the marker protects what is there."""
     clock = ManualClock()
@@ -302,10 +310,7 @@ def test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_rec
         (folder / "data" / file_id_at(clock.now_ms() - 1)).write_bytes(b"of a user")
         theirs = files_of(folder)
         repositories.create("moved", namespace="local://theirs", bare=True).restore_refs()
-        key_value, key = local_catalog(repositories).key_value, repository_key("moved")
-        record = msgspec.json.decode(key_value.get(key) or b"")
-        assert record.pop("is_shared")
-        key_value.write([(key, msgspec.json.encode(record))])
+        forget_sharing(repositories, "moved")
 
     def end_process(_: object) -> None:
         if not (folder / MARKER_PATH).exists():
@@ -323,3 +328,22 @@ def test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_rec
         sweep_deleted(repositories)
         assert files_of(folder) == theirs
         assert not repositories.deleted()
+
+
+def test_a_change_of_metadata_puts_back_that_a_namespace_is_shared(tmp_path: Path) -> None:
+    """What a repository has from lakeFS cannot be read after an older version changed its metadata, and can again."""
+    options = RepositoryOptions(background=False)
+    with lakebed.repo.open_all(tmp_path, options=options) as repositories:
+        source = repositories.create("source")
+        source.branch("main").put("file", b"1")
+        source.branch("main").commit("one")
+        source.dump_refs(open_store(tmp_path / "theirs"))
+        for upload in (tmp_path / "theirs" / "data").iterdir():
+            upload.rename(upload.with_name(f"{upload.name}-of-lakefs"))
+        repositories.create("moved", namespace="local://theirs", bare=True)
+        forget_sharing(repositories, "moved")
+        repositories.set_metadata("moved", {"team": "data"})
+        key_value = local_catalog(repositories).key_value
+        assert msgspec.json.decode(key_value.get(repository_key("moved")) or b"")["is_shared"] is True
+    with lakebed.repo.open_all(tmp_path, options=options) as repositories:
+        repositories.repository("moved").restore_refs()

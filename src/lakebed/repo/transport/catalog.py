@@ -34,7 +34,7 @@ from lakebed.repo.model.names import check_repository_name, missing_repository
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.outside.foreign import ForeignStores
-from lakebed.repo.outside.namespace import namespace_folder, overlaps
+from lakebed.repo.outside.namespace import is_shared_namespace, namespace_folder, overlaps
 from lakebed.repo.records.context import RepositoryContext, make_context
 from lakebed.repo.records.records import (
     decode_record,
@@ -305,12 +305,17 @@ class LocalCatalog(Catalog):
         ]
 
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Replace a repository's metadata by a function of it, which runs again when another process was faster."""
+        """Replace a repository's metadata by a function of it, which runs again when another process was faster.
+
+        An older version that has done so may have dropped that the namespace is shared: it is put back.
+        """
         for _ in range(ATTEMPTS_MAX):
             key, raw, record = self._load_whole(name)
             metadata = dict(change(record.metadata))
             check_commit_metadata(metadata)
-            changed = encode_record(msgspec.structs.replace(record, metadata=metadata))
+            store = self.store.sub(namespace_folder(record.namespace, root_url=self.url))
+            is_shared = is_shared_namespace(store, record)
+            changed = encode_record(msgspec.structs.replace(record, metadata=metadata, is_shared=is_shared))
             if changed == raw or replace_record(self.key_value, key, changed, expected=raw):
                 return
         raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
