@@ -364,7 +364,7 @@ COMPACT_S: Final = 600.0
 _SLOW_S_MAX: Final = 30.0
 """Longest time of a read that took too long before."""
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 16 << 10
 """What is read of a scan at once."""
 
 _VALUES: Final = msgpack_decoder(list[bytes | None])
@@ -498,11 +498,15 @@ class HttpNode(ports.NodePort):
 
 
 class _Body(io.RawIOBase):
-    """A reply's body as a file that knows its last bytes. It reads large pieces, because Arrow asks for small ones."""
+    """A reply's body as a file that knows its last bytes. Arrow asks for a few bytes, then for all columns of a batch.
+
+    The former are taken from a piece that is read at once, and the latter are read as they are asked for, so that the
+    columns are copied once: behind what is left of the piece.
+    """
 
     def __init__(self, reply: urllib3.BaseHTTPResponse) -> None:
         self._reply = reply
-        self._held = memoryview(b"")
+        self._rest = memoryview(b"")
         self.last = b""
 
     @override
@@ -510,16 +514,16 @@ class _Body(io.RawIOBase):
         return True
 
     @override
-    def read(self, size: int = -1) -> bytes:
-        rest = self._held
+    def read(self, size: int = -1) -> memoryview:
+        rest = self._rest
         if size < 0 or size > len(rest):
             missing = None if size < 0 else max(size - len(rest), _PIECE_BYTES)
             piece = self._reply.read(missing)
             self.last = (self.last + piece[-8:])[-8:]
             rest = memoryview(b"".join((rest, piece)) if len(rest) else piece)
         size = len(rest) if size < 0 else min(size, len(rest))
-        self._held = rest[size:]
-        return bytes(rest[:size])
+        self._rest = rest[size:]
+        return rest[:size]
 
 
 def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -19,6 +20,27 @@ _STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000
 """Lines buffered for a slow reader of the log; more are dropped, and counted."""
+
+
+TRACE: Final = "lakebed.trace"
+"""Where the scope of a request holds its `RequestTrace`."""
+
+
+@dataclass(slots=True)
+class RequestTrace:
+    """What the access log records of a request, filled in as the request proceeds."""
+
+    request_id: str
+    route: str = ""
+    access_key: str = ""
+    error: str = ""
+    status: int = 0
+    bytes_out: int = 0
+
+    def sent(self, status: int, size_bytes: int) -> None:
+        """Note a reply that was sent in one piece, past the messages that are counted; else 0 bytes are added."""
+        self.status = self.status or status
+        self.bytes_out += size_bytes
 
 
 class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -313,7 +313,7 @@ class Call:
         pieces = gather_chunks(chunks, bytes_min=self.serving.options.chunk_bytes)
         return await upload(pieces, into=into, slots=self.serving.pools.uploads)
 
-    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncGenerator[memoryview, None]:
+    async def download(self, open_chunks: Callable[[], Iterator[R]]) -> AsyncGenerator[R, None]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
         return await download(open_chunks, pool=self.serving.pools.transfer)
 

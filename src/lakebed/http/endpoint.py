@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakebed.errors import LakebedError
+from lakebed.http.access_log import TRACE, RequestTrace
 from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
 from lakebed.http.replies import empty, json, send_reply
@@ -20,26 +20,6 @@ from lakebed.objects.reserve import freeing_space
 
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
-
-TRACE: Final = "lakebed.trace"
-"""Where the scope of a request holds its `RequestTrace`."""
-
-
-@dataclass(slots=True)
-class RequestTrace:
-    """What the access log records of a request, filled in as the request proceeds."""
-
-    request_id: str
-    route: str = ""
-    access_key: str = ""
-    error: str = ""
-    status: int = 0
-    bytes_out: int = 0
-
-    def sent(self, status: int, size_bytes: int) -> None:
-        """Note a reply that was sent in one piece, past the messages that are counted; else 0 bytes are added."""
-        self.status = self.status or status
-        self.bytes_out += size_bytes
 
 
 def reply_of(answer: Any, endpoint: Endpoint) -> Response:

@@ -14,9 +14,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lakebed.http.access_log import AccessLine
+from lakebed.http.access_log import TRACE, AccessLine, RequestTrace
 from lakebed.http.call import Call
-from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.site import Principal, Site
 from lakebed.metrics import default_registry
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lakebed.http.errors import ErrorBody
 from lakebed.http.options import HttpOptions
-from lakebed.http.replies import ARRIVAL, HAS_PIECE, IS_GONE, SEND_WHOLE, Arrivals, encode
+from lakebed.http.replies import ARRIVAL, HAS_PIECE, IS_GONE, SEND_CHUNK, SEND_WHOLE, Arrivals, Piece, encode
 
 _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
@@ -55,6 +55,13 @@ class _ReplyTransport:
             head, self._head = self._head, None
             self._transport.writelines((head, piece))
 
+    def writelines(self, pieces: Piece) -> None:
+        """Send a part of a body, behind the head if that is kept."""
+        if self._head:
+            pieces = (self._head, *pieces)
+        self._head = None
+        self._transport.writelines(pieces)
+
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
@@ -63,6 +70,14 @@ class _ReplyTransport:
         if self._head:
             self._transport.write(self._head)
         self._transport.close()
+
+
+async def _send_chunk(cycle: RequestResponseCycle, buffers: Piece, size_bytes: int) -> None:
+    """Send a chunk of a body as its cycle would, without joining it."""
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if not cycle.disconnected and size_bytes:  # a chunk of no bytes would end the reply
+        cycle.transport.writelines((b"%x\r\n" % size_bytes, *buffers, b"\r\n"))
 
 
 def _send_whole(
@@ -167,6 +182,7 @@ class BoundedHttp(HttpToolsProtocol):
             cycle.scope[ARRIVAL] = self.arrivals.add()  # type: ignore[typeddict-unknown-key]
             if cycle.scope["method"] != "HEAD":  # whose reply ends with its head
                 cycle.scope[SEND_WHOLE] = partial(_send_whole, cycle, self.transport)  # type: ignore[typeddict-unknown-key]
+                cycle.scope[SEND_CHUNK] = partial(_send_chunk, cycle)  # type: ignore[typeddict-unknown-key]
                 cycle.transport = _ReplyTransport(self.transport, cycle)  # type: ignore[assignment]
 
     @override

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
-from typing_extensions import override
+from typing_extensions import Buffer, override
+
+from lakebed.http.access_log import TRACE, RequestTrace
 
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _ENCODER: Final = msgspec.json.Encoder()
@@ -40,8 +42,20 @@ SEND_WHOLE: Final = "lakebed.send_whole"
 SendWhole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes | memoryview], bool]
 """Status, headers and body; whether the reply is sent. If not, it has to be sent as ASGI has it."""
 
+SEND_CHUNK: Final = "lakebed.send_chunk"
+"""In the scope of a request, where the connection can send a part of a reply without copying it: `SendChunk`."""
+
+Piece = Sequence[bytes | memoryview]
+"""A part of a body, in several places of memory; the views are of bytes."""
+
+SendChunk = Callable[[Piece, int], Awaitable[None]]
+"""The next part of a body whose length was not stated, and its size in bytes. Waits as ASGI's `send` does."""
+
 ARRIVAL: Final = "lakebed.arrival"
 """In the scope of a request: its number among those that came to the process (`Arrivals`)."""
+
+
+P = TypeVar("P")
 
 
 class Arrivals:
@@ -76,15 +90,15 @@ async def send_reply(reply: Response, scope: Scope, receive: Receive, send: Send
     return 0
 
 
-class StreamedResponse(StreamingResponse):
-    """A reply whose body comes in pieces; its headers hold its length.
+class _PiecesResponse(StreamingResponse, Generic[P]):
+    """A reply whose body comes in pieces.
 
     A client that goes away is noticed when the next piece is sent, so no task listens for it; the rest is not read.
     """
 
-    def __init__(self, chunks: AsyncGenerator[memoryview, None], status: int, headers: Mapping[str, str]) -> None:
-        super().__init__(chunks, status, headers)
-        self._pieces = chunks
+    def __init__(self, pieces: AsyncGenerator[P, None], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__((), status, headers)
+        self._pieces = pieces
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,16 +106,46 @@ class StreamedResponse(StreamingResponse):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self._send_pieces(scope.get(IS_GONE, lambda: False), send)
+            await self._send_pieces(scope, send)
 
-    async def _send_pieces(self, is_gone: Callable[[], bool], send: Send) -> None:
+    async def _send_pieces(self, scope: Scope, send: Send) -> None:
+        is_gone: Callable[[], bool] = scope.get(IS_GONE, lambda: False)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._pieces) as pieces:
             async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._send_piece(piece, scope, send)
                 if is_gone():
                     return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_piece(self, piece: P, scope: Scope, send: Send) -> None:
+        raise NotImplementedError
+
+
+class StreamedResponse(_PiecesResponse[Buffer]):
+    """A reply whose body comes in pieces; its headers hold its length, where that is known."""
+
+    @override
+    async def _send_piece(self, piece: Buffer, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.body", "body": memoryview(piece), "more_body": True})
+
+
+class GatheredResponse(_PiecesResponse[Piece]):
+    """A reply of unknown length each piece of which is several buffers: they are sent from where they are.
+
+    Joined, a piece would be copied twice into new memory, which took a quarter of a node's time for a scan.
+    """
+
+    @override
+    async def _send_piece(self, piece: Piece, scope: Scope, send: Send) -> None:
+        send_chunk: SendChunk | None = scope.get(SEND_CHUNK)
+        if send_chunk is None:
+            await send({"type": "http.response.body", "body": b"".join(piece), "more_body": True})
+            return
+        size_bytes = sum(map(len, piece))
+        trace: RequestTrace = scope[TRACE]
+        trace.bytes_out += size_bytes
+        await send_chunk(piece, size_bytes)
 
 
 def encode_each(values: Sequence[Any]) -> list[bytes]:

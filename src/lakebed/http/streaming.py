@@ -127,7 +127,7 @@ async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[A
         waiting.cancel()
 
 
-async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncGenerator[memoryview, None]:
+async def download(open_chunks: Callable[[], Iterator[R]], *, pool: Executor) -> AsyncGenerator[R, None]:
     """Pieces of an iterator that blocks, each read in a pool while the one before is sent.
 
     The first is read before this returns, so that a missing object is an error and not half a reply.
@@ -136,12 +136,12 @@ async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executo
     chunks = await loop.run_in_executor(pool, open_chunks)
     first = await loop.run_in_executor(pool, next, chunks, None)
 
-    async def rest() -> AsyncGenerator[memoryview, None]:
+    async def rest() -> AsyncGenerator[R, None]:
         chunk = first
         while chunk is not None:
             following = loop.run_in_executor(pool, next, chunks, None)
             try:
-                yield memoryview(chunk)
+                yield chunk
                 chunk = await following
             finally:
                 if not following.cancel() and not following.cancelled():

@@ -683,7 +683,7 @@ def decode_blocks(tail: Tail, first: int, behind: int, body: memoryview, *, path
     bounds = np.zeros(high - low + 1, np.int64)
     bounds[1:] = pages.ends[low:high]
     bounds[1:] += np.repeat(places, np.diff(starts))
-    contents: list[bytes] = []
+    contents: list[bytes | pa.Buffer] = []
     for codec, some in groupby(range(behind - first), tail.codecs[first:behind].tolist().__getitem__):
         numbers = list(some)
         start, end = int(starts[numbers[0]]) - low, int(starts[numbers[-1] + 1]) - low

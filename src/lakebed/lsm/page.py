@@ -251,7 +251,7 @@ def _read_buffer_places(metadata: pa.Buffer) -> npt.NDArray[np.int64]:
 
 def unpack_pages(
     body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, codec: int
-) -> bytes:
+) -> bytes | pa.Buffer:
     """Neighbouring pages as they were before compression, one after another.
 
     Args:
@@ -298,7 +298,7 @@ def _frame_code(size_bytes: int) -> int | None:
 
 def _unpack_as_frame(
     body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, code: int
-) -> bytes:
+) -> pa.Buffer:
     """Decompress LZ4 blocks by one call, in which no Python code runs, as the blocks of a frame that is made here.
 
     Source: LZ4 Frame Format 1.6: magic number, descriptor with a byte of its checksum, blocks behind their sizes, of
@@ -315,8 +315,8 @@ def _unpack_as_frame(
     block_bounds = np.concatenate([bounds[:1], bounds, bounds[-1:]])
     marks = _texts(size_bounds, pa.py_buffer(header + sizes.tobytes() + _FRAME_END))
     frame = pc.binary_join_element_wise(marks, _texts(block_bounds, pa.py_buffer(body)), _NOTHING)
-    content: bytes = _FRAMES.decompress(frame.buffers()[2], int(raw_lengths.sum()), asbytes=True)
-    return content
+    # From Arrow's pool, which uses memory again: bytes of this size may have pages of their own, made for each call.
+    return _FRAMES.decompress(frame.buffers()[2], int(raw_lengths.sum()))
 
 
 def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
@@ -605,7 +605,7 @@ def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, val
     return row if row < count and key_at(row) == key else count
 
 
-def batch_of_run(content: bytes, raw_lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def batch_of_run(content: bytes | pa.Buffer, raw_lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """The rows of neighbouring pages, at least one, which follow each other in `content`, as one batch of `ROW_SCHEMA`.
 
     Raises `BadPageError`. Cost: about 40 us, and 1 us a page.

@@ -29,7 +29,7 @@ from lakebed.http.listening import bind, url_of
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
-from lakebed.http.replies import StreamedResponse, json
+from lakebed.http.replies import GatheredResponse, StreamedResponse, json
 from lakebed.http.serving import Serving
 from lakebed.http.site import Change
 from lakebed.runtime import Environment
@@ -138,6 +138,33 @@ async def stream_note(call: NoteCall) -> Response:
     return StreamedResponse(await call.download(pieces), 200, {"content-type": "text/plain"})
 
 
+@NOTES.add("GET", "/notes/{name}/gathered-forever", "gatherNote", needs=None, gives={200: bytes})
+async def gather_note(call: NoteCall) -> Response:
+    """The same in buffers."""
+    buffers = [call.path["name"].encode() * 1_000 for _ in range(10)]
+
+    def pieces() -> Iterator[list[bytes]]:
+        for call.site.piece_count in itertools.count(1):
+            yield buffers
+
+    return GatheredResponse(await call.download(pieces), 200, {"content-type": "text/plain"})
+
+
+SIZES = (0, 1, 1 << 20, 0, 17, 100_000, 3 << 20)
+
+
+@NOTES.add("GET", "/notes/{name}/sizes", "sizeNote", needs=None, gives={200: bytes})
+async def size_note(call: NoteCall) -> Response:
+    """A piece without a buffer, then pieces that end with buffers of `SIZES`."""
+
+    def pieces() -> Iterator[list[memoryview | bytes]]:
+        yield []
+        for number, size in enumerate(SIZES):
+            yield [b"<", memoryview(bytes([65 + number]) * size)]
+
+    return GatheredResponse(await call.download(pieces), 200, {"content-type": "text/plain"})
+
+
 @dataclass
 class Running:
     """The service, running, and a client of it."""
@@ -224,11 +251,24 @@ def test_a_request_under_way_ends_before_the_service(running: Running) -> None:
     assert [line["status"] for line in lines if line["method"] == "GET" and line["path"] == "/v1/notes/a"] == [200]
 
 
-def begin_stream(running: Running) -> socket.socket:
+def test_a_reply_of_buffers_is_whole(running: Running) -> None:
+    """It has every byte in order, the connection serves the next request, and the log has its size."""
+    expected = b"".join(b"<" + bytes([65 + number]) * size for number, size in enumerate(SIZES))
+    for _ in range(2):
+        reply = running.ask("GET", "/v1/notes/abc/sizes")
+        assert reply.status == 200
+        assert reply.data == expected
+    assert running.ask("HEAD", "/v1/notes/abc/sizes").status == 200
+    running.server.stop()
+    lines = [msgspec.json.decode(line) for line in running.log.read_bytes().splitlines()]
+    assert [line.get("bytes_out", 0) for line in lines] == [len(expected), len(expected), 0]
+
+
+def begin_stream(running: Running, kind: str = "forever") -> socket.socket:
     """A connection on which a reply without an end was asked for, and its beginning read."""
     where = urllib.parse.urlsplit(running.url)
     connection = socket.create_connection((where.hostname, where.port), timeout=60)
-    connection.sendall(b"GET /v1/notes/abc/forever HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.sendall(f"GET /v1/notes/abc/{kind} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
     wait_until(lambda: running.site.piece_count > 0)  # the status line may come before anything of the reply is made
     return connection
@@ -243,10 +283,11 @@ def stay(connection: socket.socket) -> None:
     """Keep the connection, and read nothing."""
 
 
+@pytest.mark.parametrize("kind", ["forever", "gathered-forever"])
 @pytest.mark.parametrize("act", [leave, stay])
-def test_a_reply_that_is_not_read_ends(running: Running, act: Callable[[socket.socket], None]) -> None:
+def test_a_reply_that_is_not_read_ends(running: Running, act: Callable[[socket.socket], None], kind: str) -> None:
     """When its client has disconnected, or reads nothing for a while, a reply holds no thread and no connection."""
-    with begin_stream(running) as connection:
+    with begin_stream(running, kind) as connection:
         act(connection)
         wait_until(lambda: running.site.serving.running == 0)
         count = running.site.piece_count
@@ -255,9 +296,10 @@ def test_a_reply_that_is_not_read_ends(running: Running, act: Callable[[socket.s
         assert running.site.piece_count == count
 
 
-def test_a_reply_that_is_read_slowly_goes_on(running: Running) -> None:
+@pytest.mark.parametrize("kind", ["forever", "gathered-forever"])
+def test_a_reply_that_is_read_slowly_goes_on(running: Running, kind: str) -> None:
     """A client that reads a little within each limit of time is not cut off."""
-    with begin_stream(running) as connection:
+    with begin_stream(running, kind) as connection:
         connection.settimeout(0.05)
         began = running.site.piece_count
         while running.site.piece_count < began + 300:

@@ -15,7 +15,6 @@ import msgspec
 import pyarrow as pa
 from starlette.responses import Response
 from starlette.types import Receive, Scope
-from typing_extensions import Buffer
 
 from lakebed.decoding import decode_msgpack
 from lakebed.errors import InvalidRequest
@@ -36,14 +35,14 @@ from lakebed.fleet.service import NAME_PATTERN, FleetCall, FleetSite, add_proces
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.openapi import PathParameter
-from lakebed.http.replies import StreamedResponse
+from lakebed.http.replies import GatheredResponse, Piece
 from lakebed.http.serving import Serving
 
 A = TypeVar("A", KeysBody, RangeBody)
 
 _LSN_MAX: Final = (1 << 53) - 1
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 2 << 20
 
 _INLINE_KEYS_MAX: Final = 128
 """Most keys that are read in the event loop: a thread takes over for longer than reading them takes."""
@@ -200,24 +199,24 @@ async def _answer_scan(call: NodeCall, asked: RangeBody) -> Response:
     chunks = await call.download(
         lambda: _stream(node.scan(tenant, timeline, asked.start, asked.end, lsn=asked.lsn, at_least=asked.at_least))
     )
-    return StreamedResponse(chunks, 200, {"content-type": ARROW_TYPE})
+    return GatheredResponse(chunks, 200, {"content-type": ARROW_TYPE})
 
 
-def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
+def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
     """The messages of an Arrow IPC stream, in pieces of about `_PIECE_BYTES`: each piece is a step of a thread."""
-    pieces: list[Buffer] = []
+    pieces: list[bytes | memoryview] = []
     size = 0
     for batch in batches:
         if not size:
             size += 1
-            pieces.append(batch.schema.serialize())
+            pieces.append(memoryview(batch.schema.serialize()))
         message = batch.serialize()
-        pieces.append(message)
+        pieces.append(memoryview(message))
         size += message.size
         if size >= _PIECE_BYTES:
-            yield b"".join(pieces)
+            yield pieces
             pieces, size = [], 1
-    yield b"".join((*pieces, END_OF_STREAM))
+    yield [*pieces, END_OF_STREAM]
 
 
 @NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin")

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from lakebed.errors import LakebedError, NotFound
+from lakebed.http.access_log import TRACE, RequestTrace
 from lakebed.http.call import ClientGone, parse_query
-from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.pools import run_in
 from lakebed.http.replies import send_reply
 from lakebed.http.site import Change
