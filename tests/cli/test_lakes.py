@@ -52,6 +52,16 @@ def test_history(cli: Cli, lake: str) -> None:
     assert "append" in cli("history", lake).out
 
 
+def test_the_history_of_a_destroyed_database_does_not_say_that_it_never_was(cli: Cli, tmp_path: Path) -> None:
+    """What has no version to read any more may have had some: that there were none is not claimed."""
+    lake = str(tmp_path / "lake")
+    assert cli("kv", "put", lake, "serving", "k", "v").code == 0
+    assert cli("kv", "drop", lake, "serving", "--hard", "--yes").code == 0
+    said = cli("history", lake, "serving")
+    assert said.code == 0
+    assert "destroyed" in said.out
+
+
 def test_pins(cli: Cli, lake: str) -> None:
     """A tag with its version, and the bytes that it alone holds once its snapshot has expired."""
     (pin,) = cli("pins", lake, "--json").json

@@ -113,7 +113,7 @@ class History(LakeCommand, name="history"):
             right=("version",),
             less=("created",),
             sentences=("what",),
-            empty="Nothing was ever written here.",
+            empty="There is no version to read: nothing was written here yet, or it was destroyed.",
         )
 
 
