@@ -47,6 +47,10 @@ _BY_CLASS: Final[tuple[tuple[type[LakebedError], int], ...]] = (
 )
 
 _DAMAGED: Final = "Stored data cannot be read; the server's log says where, under request {id}."
+_UNSUPPORTED: Final = (
+    "Stored data is of a newer lakebed, or has what this version of the server does not support: its log says what, "
+    "under request {id}. If another process has a newer version, upgrade the server."
+)
 _BUG: Final = "The server failed; its log says why, under request {id}."
 
 
@@ -97,9 +101,8 @@ def error_reply(
         return message_reply(500, ErrorBody(_BUG.format(id=request_id)), kind="internal_error", cause=InternalError)
     status = status_of(error, statuses=statuses)
     if status == 500:
-        damaged = isinstance(error, Corruption | UnsupportedFormat)
-        sentence = (_DAMAGED if damaged else _BUG).format(id=request_id)
-        return message_reply(500, ErrorBody(sentence), kind=error.kind, cause=type(error))
+        sentence = {Corruption: _DAMAGED, UnsupportedFormat: _UNSUPPORTED}.get(type(error), _BUG)
+        return message_reply(500, ErrorBody(sentence.format(id=request_id)), kind=error.kind, cause=type(error))
     reply = message_reply(status, body_of(error), kind=error.kind, cause=type(error))
     if status == 401:
         reply.headers["www-authenticate"] = 'Basic realm="lakebed"'

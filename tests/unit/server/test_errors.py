@@ -40,6 +40,13 @@ def test_nothing_of_the_inside_is_told(error: Exception) -> None:
     assert "secret" not in body["message"]
 
 
+def test_a_client_is_told_that_data_is_of_a_newer_version() -> None:
+    """What an older server cannot read of a newer one is no damage: the reply says what to upgrade."""
+    body = json.loads(error_reply(errors.UnsupportedFormat("inside: secret"), request_id="abc-1").body)
+    assert "newer" in body["message"]
+    assert "upgrade the server" in body["message"]
+
+
 def test_a_client_is_told_the_kind() -> None:
     """The kind of an error is in a header, for programs."""
     reply = error_reply(errors.Conflict("sentence.", kind="merge_conflict"), request_id="")
