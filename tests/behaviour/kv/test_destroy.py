@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from lakebed.kv.destroy import destroy
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
+from lakebed.objects.reserve import RESERVE_PATH
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.errors import raises
 from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, SkewedClock, check_every_fault
+from worlds.meanwhile import Meanwhile
 
 DAY = CollectorOptions(grace=timedelta(0), destroyed_grace=timedelta(days=1))
 
@@ -353,3 +356,36 @@ def test_a_crash_before_the_stamp_leaves_a_database(databases: FaultyDatabases) 
             databases.open("db").close()
             assert databases.rows("db") == rows
     assert states == {True, False}
+
+
+def test_the_reserve_of_a_disk_goes_with_its_database(tmp_path: Path) -> None:
+    """A collection keeps disk space back in a local folder; after the destruction none is held for what is gone."""
+    location = DatabaseLocation.at(tmp_path / "db", durable=False)
+    reserve = tmp_path / "db" / RESERVE_PATH
+    with Database.open(location, options=DatabaseOptions(background=False)) as db:
+        db.put(b"k", b"v")
+        db.flush(memtable=True)
+    DatabaseAdmin(location).collect(AT_ONCE)
+    assert reserve.exists()
+    destroy(location, soft=True)
+    assert reserve.exists(), "its collection is still to come"
+    destroy(location, soft=False)
+    assert not reserve.exists()
+    assert not list(location.store.list("sst"))
+
+
+def test_a_database_that_is_made_again_meanwhile_loses_nothing(databases: FaultyDatabases) -> None:
+    """A destruction that slept finds another database in the place: it deletes nothing, and says so."""
+    fill(databases, "db")
+    destroy(databases.place("db"), soft=True)
+    sleeping = Meanwhile(
+        databases.root,
+        lambda: databases.open_after_destroy("db").put(b"new", b"1"),
+        counts=lambda call: call.kind == "list" and call.path.startswith("db/manifest"),
+        at=1,
+    )
+    report = destroy(databases.place("db", through=sleeping), soft=False)
+    assert sleeping.happened is not None
+    assert (report.deleted_count, report.hidden_count, report.deleted_bytes) == (0, 0, 0)
+    assert any("created again meanwhile" in warning for warning in report.warnings)
+    assert databases.rows("db") == {b"new": b"1"}

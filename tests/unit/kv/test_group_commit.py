@@ -164,3 +164,23 @@ def test_waiting_for_others_never_leads(helper: bool) -> None:
     room.scheduler.run()
     assert bool(room.appends) == helper
     assert (room.environment.clock.monotonic_s() >= 5) != helper
+
+
+@pytest.mark.parametrize("begin_s", [0, 1, 1_000])
+def test_a_wait_for_others_ends_after_its_time(begin_s: float) -> None:
+    """Whatever the clock shows when it begins."""
+    room = Room(3, [])
+    room.newest = 1
+    clock = room.environment.clock
+    waited_s: list[float] = []
+
+    def wait() -> None:
+        clock.sleep(begin_s)
+        started_s = clock.monotonic_s()
+        room.commit.wait_for_others(1, timeout_s=5)
+        waited_s.append(clock.monotonic_s() - started_s)
+
+    room.scheduler.spawn("waiter", wait)
+    room.scheduler.run()
+    assert waited_s == [pytest.approx(5)]
+    assert room.appends == []

@@ -238,6 +238,19 @@ def test_merges_and_lifetimes_in_transactions(
     assert db.get(b"short") is None
 
 
+@pytest.mark.parametrize("lifetime_ms", [1, 999, 10_000, 4_194_303])
+def test_a_value_of_a_transaction_ends_to_the_millisecond(db: Database, clock: ManualClock, lifetime_ms: int) -> None:
+    """So long after the commit, at any time of day."""
+    for part_s in (0.0, 1.023, 7.777, 63.999):
+        clock.advance(part_s)
+        with db.transaction() as t:
+            t.put(b"k", b"v", ttl=timedelta(milliseconds=lifetime_ms))
+        clock.advance((lifetime_ms - 1) / 1000)
+        assert db.get(b"k") == b"v"
+        clock.advance(0.001)
+        assert db.get(b"k") is None
+
+
 def test_a_transaction_that_outlives_its_history_is_refused(
     place: DatabaseLocation, open_at: Callable[..., Database]
 ) -> None:
