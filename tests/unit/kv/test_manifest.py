@@ -151,6 +151,24 @@ def test_what_is_newer_is_refused(changed: dict[str, Any]) -> None:
     assert caught.value.facts["path"] == "manifest/7"
 
 
+def parts_of(value: Any, place: str = "") -> dict[str, dict[str, Any]]:
+    """Every object of a document, by where it stands."""
+    parts = {place: value} if isinstance(value, dict) else {}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        parts |= parts_of(item, f"{place}/{name}")
+    return parts
+
+
+@pytest.mark.parametrize("place", parts_of(document()))
+def test_a_field_that_is_not_known_is_refused_wherever_it_stands(place: str) -> None:
+    """A newer lakebed wrote it: what it means for a checkpoint, a file or a job is not known, and is never dropped."""
+    changed = document()
+    parts_of(changed)[place]["novel"] = 1
+    with pytest.raises(UnsupportedFormat, match="novel"):
+        decode_manifest(sealed(changed), path="manifest/7")
+
+
 def test_a_newer_writer_can_be_read() -> None:
     """A manifest that asks its followers for more is readable, and says so."""
     decoded = decode_manifest(sealed(document(format=2, min_writer=2)), path="x")
