@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -63,10 +63,11 @@ def wal_faults(fault: Fault, *indexes: int) -> Callable[[int, Call], Fault | Non
 
 
 class Gate(StoreWrapper):
-    """Holds creates of log objects back until it is opened."""
+    """Holds creates of log objects back until it is opened, or their replies."""
 
-    def __init__(self, inner: ObjectStore) -> None:
+    def __init__(self, inner: ObjectStore, *, holds_replies: bool = False) -> None:
         super().__init__(inner)
+        self.holds_replies = holds_replies
         self.is_open = threading.Event()
         self.is_open.set()
         self.arrived = threading.Event()
@@ -74,8 +75,11 @@ class Gate(StoreWrapper):
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Wait, if it is one of those."""
         if call.kind == "put" and call.path.startswith("wal/") and not self.is_open.is_set():
+            result = perform() if self.holds_replies else None
             self.arrived.set()
             assert self.is_open.wait(30)
+            if self.holds_replies:
+                return cast(R, result)
         return perform()
 
 
@@ -420,6 +424,37 @@ def test_a_linearizable_get_beside_an_append(place: DatabaseLocation) -> None:
             assert in_log(place) == [(2, [b"k"])]
             gate.is_open.set()
         assert db.get(b"other", linearizable=True) == b"2"
+
+
+@pytest.mark.parametrize("holds_replies", [False, True], ids=["before it lands", "after it landed"])
+def test_a_linearizable_get_beside_an_append_sees_a_newer_owner(place: DatabaseLocation, holds_replies: bool) -> None:
+    """Its fence is at the number of the append, or right behind it: what the older owner has is not the newest."""
+    gate = Gate(place.store, holds_replies=holds_replies)
+    db = Database.open(through(place, gate), options=DatabaseOptions(background=False))
+    for _ in range(5):
+        db.put(b"k", b"1")
+    gate.is_open.clear()
+    answers: list[str] = []
+
+    def put() -> None:
+        try:
+            db.put(b"other", b"2")
+            answers.append("durable")
+        except Fenced:
+            answers.append("fenced")
+
+    with running(put):
+        assert gate.arrived.wait(30)
+        with Database.open(place, options=DatabaseOptions(background=False), take_over=True) as newer:
+            newer.put(b"k", b"9")
+            with pytest.raises(Fenced):
+                db.get(b"k", linearizable=True)
+            assert newer.get(b"other") == (b"2" if holds_replies else None)
+        gate.is_open.set()
+    assert len(answers) == 1
+    assert (answers == ["fenced"]) or holds_replies
+    with suppress(Fenced):
+        db.close()
 
 
 def test_without_a_log_files_make_writes_durable(place: DatabaseLocation, open_at: Opener) -> None:
