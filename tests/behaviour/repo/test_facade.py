@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed.repo
+from lakebed import Table
 from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, NotFound, Rejected
 from lakebed.objects import open_store
 from lakebed.repo import (
@@ -457,6 +459,37 @@ def test_objects_of_another_place_are_imported(repo: Repository) -> None:
     assert (done.state, done.ingested_count, done.commit_id) == ("completed", 3, main.commit_id)
     assert [main.get(listed.path) for listed in main.list("in/")] == [b"0", b"1", b"2"]
     assert not main.is_dirty()
+
+
+@pytest.mark.parametrize("takes_back", ["reset", "hard_reset", "made again"])
+def test_a_long_write_to_a_table_whose_branch_is_reset_is_not_committed(repo: Repository, takes_back: str) -> None:
+    """What it had written is gone: it is refused, and the table is as the reset left it."""
+    etl = repo.create_branch("etl")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    options = {"bucket": "1", "write-buffer-size": "64 kb"}
+    Table.create(etl.store("t"), name="t", schema=schema, primary_keys="id", options=options).upsert(
+        pa.table({"id": [1], "v": ["before"]}, schema)
+    )
+    head = etl.commit("a table").id
+    table = Table.open(etl.store("t"), name="t")
+    committed = {meta.path for meta in etl.store("t").list("bucket-0")}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(6):
+            ids = range(number * 5_000, (number + 1) * 5_000)
+            yield pa.record_batch({"id": ids, "v": [f"{id * 7_919 % 1_000_003}" for id in ids]}, schema)
+        assert {meta.path for meta in etl.store("t").list("bucket-0")} > committed
+        if takes_back == "reset":
+            etl.reset()
+        elif takes_back == "hard_reset":
+            etl.hard_reset(head, force=True)
+        else:
+            repo.delete_branch("etl")
+            repo.create_branch("etl", version=head)
+
+    with raises(Conflict, "branch_moved"):
+        table.upsert(pa.RecordBatchReader.from_batches(schema, batches()))
+    assert Table.open(etl.store("t"), name="t").read().to_pylist() == [{"id": 1, "v": "before"}]
 
 
 def test_a_branch_is_a_store(local: Repository) -> None:

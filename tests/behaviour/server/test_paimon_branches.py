@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import pytest
 from lakebed import Table
 from lakebed.errors import Conflict
 from lakebed.server.reference_tables import Namespace, ReferenceTables, check_kept
+from lakebed.table.codec.snapshot_json import encode_snapshot
 from worlds.errors import raises
 
 if TYPE_CHECKING:
@@ -202,6 +205,31 @@ def test_a_commit_whose_files_a_reset_took_is_not_acknowledged(client: Client, a
     table.store.put(path, put, create_only=True)  # it came before, and took what the commit names
     with raises(Conflict, "branch_moved"):
         check_kept(table, snapshot)
+
+
+def test_a_commit_whose_files_a_reset_took_before_it_is_not_made(client: Client, analytics: Repository) -> None:
+    """A client that finds its commit after an error reports success: so none is made, and the table is whole."""
+    make(client)
+    etl = analytics.branch("etl")
+    etl.commit("an empty table")
+    table = table_of(analytics)
+    table.append(pa.table({"id": [1], "day": ["a"]}, SCHEMA))
+    prepared = table.latest()
+    assert prepared is not None
+    [data] = [meta.path for meta in table.store.list("bucket-0")]
+    paths = [data, *(meta.path for meta in table.store.list("manifest"))]
+    files = {path: bytes(table.store.get(path)) for path in paths}
+    etl.reset()
+    body = {"snapshot": json.loads(encode_snapshot(replace(prepared, properties={})))}
+    for path in files.keys() - {data}:
+        table.store.put(path, files[path])  # clients write these when they commit, and the data before
+    answer = ask(client, "POST", "/databases/analytics.etl/tables/t/commit", body, 400)
+    assert f"the file {data}" in answer.json["message"]
+    assert "the branch was reset" in answer.json["message"]
+    assert table_of(analytics).latest() is None
+    table.store.put(data, files[data])
+    assert ask(client, "POST", "/databases/analytics.etl/tables/t/commit", body).json == {"success": True}
+    assert table_of(analytics).read().to_pylist() == [{"id": 1, "day": "a"}]
 
 
 def test_files_that_a_later_commit_replaced_are_not_missed(client: Client, analytics: Repository) -> None:

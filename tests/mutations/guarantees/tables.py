@@ -112,6 +112,16 @@ GUARANTEES = [
         "unit/table/test_manifest.py::test_a_list_that_repeats_others",
     ),
     Guarantee(
+        "A snapshot that another client prepared in a branch, whose files a reset took, is not committed.",
+        returns(presence.is_taken_back, False),
+        "behaviour/server/test_paimon_branches.py::test_a_commit_whose_files_a_reset_took_before_it_is_not_made",
+    ),
+    Guarantee(
+        "A long write to a table in a branch that is reset meanwhile is not called committed.",
+        returns(presence.is_taken_back, False),
+        "behaviour/repo/test_facade.py::test_a_long_write_to_a_table_whose_branch_is_reset_is_not_committed[memory-reset]",
+    ),
+    Guarantee(
         "A snapshot that another client prepared brings no deleted row back.",
         raise_nothing(prepared._check_vectors),
         "behaviour/table/test_prepared.py::test_deleted_rows_stay_deleted",

@@ -55,7 +55,7 @@ from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
 from lakebed.table.commit.late_rows import number_after
-from lakebed.table.commit.presence import WHY_GONE, find_gone_file
+from lakebed.table.commit.presence import explain_gone, find_gone_file, is_taken_back
 from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.model.model import (
     BATCH_COMMIT_IDENTIFIER,
@@ -182,7 +182,8 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
 
     Raises:
         Conflict: what it deletes is gone, or keys overlap; new files were collected, because the change took longer
-            than a day (``file_gone``); or the allowed retries or time are used up.
+            than a day (``file_gone``), or were taken back by a reset of a branch of a repository (``branch_moved``); or
+            the allowed retries or time are used up.
         OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
     Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
@@ -488,11 +489,12 @@ class _Commit:
         )
 
     def _check_presence(self, entries: pa.Table) -> None:
-        """Raise `Conflict` if a search of orphans took new files, because the change took longer than their grace."""
+        """Raise `Conflict` if new files are gone: a search of orphans, or a reset of their branch, took them."""
         gone = find_gone_file(self.branch, entries, self.schema, select_new=_select_new)
         if gone is not None:
             raise Conflict(
-                f"The new file {gone} is not there any more; {WHY_GONE}. Nothing was committed.", kind="file_gone"
+                f"The new file {gone} is not there any more; {explain_gone(self.branch)}. Nothing was committed.",
+                kind="branch_moved" if is_taken_back(self.branch) else "file_gone",
             )
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:

@@ -12,7 +12,8 @@ Invariants:
 - A key of dynamic buckets has one bucket, and the index keeps every key that may be stored.
 - A prepared snapshot has one write id, made from its names, so it is committed once, however often it is sent.
 - Every name in it is a plain one: nothing outside the table's folders becomes part of the table.
-- A data file that a collection may have taken, by its age, is there. A younger one is trusted to have been written.
+- A data file that a collection may have taken, by its age, is there. A younger one is trusted to have been written,
+  but in a branch of a repository, where a reset takes back files of any age.
 
 Counts, time, schema and inherited properties are lakebed's, not the client's.
 """
@@ -49,7 +50,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_delta
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import WHY_GONE, find_gone_file
+from lakebed.table.commit.presence import explain_gone, find_gone_file
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -95,7 +96,7 @@ def commit_prepared(
 
     Raises:
         InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
-            the parts do not agree with each other; or a data file whose age is 9 hours or unknown is missing.
+            the parts do not agree with each other; or a data file is missing that is looked for.
         Conflict: the change does not fit the newest snapshot (as `commit`): ``file_gone``, ``file_twice``,
             ``keys_overlap``, ``schema_changed``, ``rows_changed``, ``index_changed``, ``boundary``.
         OutcomeUnknown: whether it was committed before cannot be found out any more.
@@ -229,7 +230,7 @@ def _complete(
     _check_change(branch, snapshot, entries, live, schema)
     gone = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live))
     if gone is not None:
-        raise _invalid(f"the file {gone}, which it adds, is not there; {WHY_GONE}")
+        raise _invalid(f"the file {gone}, which it adds, is not there; {explain_gone(branch)}")
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)

@@ -4,12 +4,16 @@ No version names the files of a change before its commit, so a search of orphans
 grace, a day. A writer that stood still for so long, or a job that took so long, would have rows called committed that
 are lost. So files that are old are looked for before the snapshot is put; to look for young ones would cost every
 commit a request a file, and would find nothing.
+
+In a branch of a repository a reset or a merge by others takes back files of any age, so all are looked for. A client
+that is refused after its commit was made is no substitute: it finds its snapshot, and reports success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,7 +24,8 @@ from lakebed.table.codec.manifest import ADD
 from lakebed.table.files.placement import Placement
 from lakebed.table.model.model import TableSchema
 
-WHY_GONE: Final = "files that no version names are deleted after a day: write the rows again"
+_WHY_GONE: Final = "files that no version names are deleted after a day: write the rows again"
+_WHY_TAKEN_BACK: Final = "the branch was reset or merged since it was written: write the rows again"
 
 _YOUNG_MS: Final = 9 * 3_600_000
 """Of this age no file is an orphan yet. Other clients write the time in a zone of their own, which makes a file look up
@@ -31,21 +36,40 @@ _HEADS_MAX: Final = 3
 _BUCKET: Final = ("partition", "bucket")
 
 
+@runtime_checkable
+class _FindsMany(Protocol):
+    """A store that looks for many paths in one request, as a branch of a repository does."""
+
+    def entries(self, paths: Sequence[str]) -> Mapping[str, object]:
+        """What is at the paths, without those that have nothing."""
+
+
+def is_taken_back(branch: TableBranch) -> bool:
+    """Whether others may take back files of any age. Pure."""
+    return branch.store.is_versioned
+
+
+def explain_gone(branch: TableBranch) -> str:
+    """Why a file of a change can be gone, and what to do. Pure."""
+    return _WHY_TAKEN_BACK if is_taken_back(branch) else _WHY_GONE
+
+
 def find_gone_file(
     branch: TableBranch, entries: pa.Table, schema: TableSchema, *, select_new: Callable[[pa.Table], pa.Table]
 ) -> str | None:
-    """The path of a new file that is old and gone; None: all are there, or young.
+    """The path of a new file that is gone, and old or in a branch of a repository; None: there is none.
 
     Args:
         entries: of a change; a file without a time counts as old.
-        select_new: of the entries that add old files in the table's own folders, those of files that no version has.
+        select_new: of the entries that add such files in the table's own folders, those of files that no version has.
 
-    Cost: nothing for young files; else 1 HEAD a file, or 1 LIST of a bucket with more than 3 of them.
+    Cost: nothing for young files; else 1 HEAD a file, or 1 LIST of a bucket with more than 3 of them; in a branch of a
+    repository 1 request for up to 100,000 files.
     """
     now_ms, times = branch.now_ms(), entries["creation_time_ms"]
     # Every commit asks, and to fill what has no nulls takes longer than all else here.
     times = (pc.fill_null(times, 0) if times.null_count else times).to_numpy()
-    is_old = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS)
+    is_old = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS) | is_taken_back(branch)
     if not is_old.any():
         return None
     is_added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))
@@ -54,6 +78,12 @@ def find_gone_file(
     names: dict[tuple[bytes, int], list[str]] = {}
     for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
         names.setdefault((partition, bucket), []).append(name)
+    if isinstance(branch.store, _FindsMany):
+        paths = [
+            [f"{folder}/{name}" for folder in folders_of.folders(*bucket)] for bucket in names for name in names[bucket]
+        ]
+        present = branch.store.entries(list(chain.from_iterable(paths)))
+        return next((choices[0] for choices in paths if present.keys().isdisjoint(choices)), None)
     for (partition, bucket), files in names.items():
         folders = folders_of.folders(partition, bucket)
         for name in files if len(files) <= _HEADS_MAX else sorted(set(files) - _list_names(branch, folders)):
