@@ -211,6 +211,11 @@ GUARANTEES = [
         "behaviour/kv/test_interrupts.py::test_an_interrupted_verb_changes_no_other_row[put that ends]",
     ),
     Guarantee(
+        "A linearizable read during an append sees that a newer owner has taken the database, also once it has landed.",
+        see(group_commit.LogGroups.newest_owner, lambda it: it.is_tried, False),
+        "behaviour/kv/writer/test_durability.py::test_a_linearizable_get_beside_an_append_sees_a_newer_owner",
+    ),
+    Guarantee(
         "No two log objects have a row, and the log can be read, after a write that was interrupted.",
         replace(group_commit.LogGroups.seal, seal_in_two_steps),
         "behaviour/kv/test_interrupts.py::test_an_interrupted_verb_changes_no_other_row[put]",
