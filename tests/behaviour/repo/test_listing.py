@@ -154,6 +154,16 @@ def test_a_large_common_prefix_is_not_read_through() -> None:
     assert rows.taken <= 3 * (SEEK_ROW_COUNT + 2 * rows.batch_row_count) + 1
 
 
+@pytest.mark.parametrize("before_count", [0, 1, 40])
+def test_a_large_common_prefix_behind_other_lines_is_not_read_through(before_count: int) -> None:
+    """Its rows count from its first one on, wherever in a batch that is."""
+    lines = [f"{number:06}" for number in range(before_count)]
+    rows = Rows([*lines, *(f"a/{number:06}" for number in range(20_000)), "b"], batch_row_count=600)
+    assert [line.path for line in list_entries(rows, prefix=b"", delimiter="/")] == [*lines, "a/", "b"]
+    assert rows.sought == [None, b"a0"]
+    assert rows.taken == 601, "the first batch, and what is behind the prefix"
+
+
 def test_small_common_prefixes_are_read_in_one_go() -> None:
     """Where prefixes hold few paths, reading on costs less than seeking."""
     rows = Rows([f"{folder:04}/{number}" for folder in range(3_000) for number in range(5)], batch_row_count=10_000)
