@@ -55,3 +55,6 @@ def test_every_part_shows_and_checks_certificates(tmp_path: Path, monkeypatch: p
             tenant = fleet.create_tenant("orders").timeline()
             tenant.put(b"k", b"v")
             wait_until(lambda: tenant.get(b"k") == b"v")
+            rows = {b"row-%03d" % number: bytes([number]) * 50_000 for number in range(100)}
+            tenant.write(rows)
+            assert dict(tenant.scan(b"row-", b"row.")) == rows
