@@ -107,6 +107,24 @@ def test_a_number_says_whether_it_is_one(cli: Any, world: str, text: str, reason
     assert reason in refused.err
 
 
+def test_a_flag_and_its_opposite_are_refused_together(cli: Any, world: str) -> None:
+    """A line that says both, in whatever order, does nothing; a flag that is repeated says what it says once."""
+    for line, names in (
+        ("kv drop LAKE serving --yes --soft --hard", "--hard or --soft"),
+        ("kv drop LAKE serving --yes --hard --soft --hard", "--hard or --soft"),
+        ("--disk ls LAKE --no-disk", "--disk or --no-disk"),
+        ("ls LAKE --no-disk --disk --json", "--disk or --no-disk"),
+    ):
+        answer = cli(*line.replace("LAKE", world).split())
+        assert (answer.code, answer.out) == (exits.USAGE, ""), (line, answer)
+        assert f"Give {names}, not both." in answer.err, (line, answer)
+        assert len(answer.err.splitlines()) == 1, (line, answer)
+    assert cli("kv", "get", world, "serving", "k").out == "v\n"
+    assert cli("ls", world, "--disk", "--disk").code == exits.OK
+    cli("kv", "drop-tag", world, "serving", "weekly")
+    assert "is marked as destroyed" in cli("kv", "drop", world, "serving", "--yes", "--soft", "--soft").out
+
+
 @pytest.mark.parametrize("name", ["--version", "-V"])
 def test_the_version_has_an_option(cli: Any, name: str) -> None:
     """As most programs have it."""

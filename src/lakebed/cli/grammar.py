@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from lakebed.cli.loading import load
 from lakebed.decoding import decode_json
@@ -68,6 +69,23 @@ class Option(click.Option):
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Its first spelling."""
         return self.opts[0]
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser gather what a line says of a flag with an opposite; of click's own the last spelling wins."""
+        if not self.secondary_opts:
+            super().add_to_parser(parser, ctx)
+            return
+        for names, value in ((self.opts, True), (self.secondary_opts, False)):
+            parser.add_option(obj=self, opts=names, dest=self.name, action="append_const", const=value)
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> tuple[Any, ParameterSource]:
+        """The value and where it comes from. Raises `UsageError` for a flag given together with its opposite."""
+        value, source = super().consume_value(ctx, opts)
+        if not (self.secondary_opts and source is ParameterSource.COMMANDLINE):
+            return value, source
+        if len(set(value)) > 1 and not ctx.resilient_parsing:
+            raise click.BadOptionUsage(self.name, f"Give {self.opts[0]} or {self.secondary_opts[0]}, not both.", ctx)
+        return value[-1], source
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What may be its value: names in the lake, or files."""
