@@ -80,7 +80,9 @@ _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
 _WRITE_ID_LIMITS: Final = WriteIdLimits()
 _SWEEP_S: Final = 60.0
-"""Between two looks for old write ids of timelines to which nothing is appended."""
+"""Between two looks for old write ids of timelines to which nothing is appended ..."""
+_NEXT_SWEEP_S: Final = 1.0
+"""... and after one that left some for later: the lock is free for others meanwhile."""
 
 
 class _Queue:
@@ -427,8 +429,8 @@ class KeyValueLog(Log):
                 self._timelines.move_to_end(timeline)
                 known.write_ids.settle(now_s, self.write_id_limits)
         if now_s >= self._sweep_s:
-            self._sweep_s = now_s + _SWEEP_S
-            self._forget_write_ids(now_s, own=queue)
+            is_done = self._forget_write_ids(now_s, own=queue)
+            self._sweep_s = now_s + (_SWEEP_S if is_done else _NEXT_SWEEP_S)
         self.watchers.wake(planned)
         while len(self._timelines) > TIMELINE_COUNT_MAX:
             self._timelines.popitem(last=False)
@@ -448,12 +450,17 @@ class KeyValueLog(Log):
             if known is not None:
                 known.forget_recent(lsn)
 
-    def _forget_write_ids(self, now_s: float, *, own: _Queue) -> None:
-        """Forget old write ids of timelines to which nothing is appended, but by this thread. Under the lock."""
+    def _forget_write_ids(self, now_s: float, *, own: _Queue) -> bool:
+        """Forget old write ids of timelines to which nothing is appended, but by this thread; whether all went.
+
+        Under the lock.
+        """
+        is_done = True
         for timeline, known in self._timelines.items():
             queue = self._queues.get(timeline if self.is_shared else self._shard(timeline))
             if queue is None or queue is own or not queue.is_led:
-                known.write_ids.trim(now_s, self.write_id_limits)
+                is_done &= not known.write_ids.trim(now_s, self.write_id_limits)
+        return is_done
 
     def _fail(self, changes: Sequence[Change], error: LakebedError) -> None:
         with self._lock:

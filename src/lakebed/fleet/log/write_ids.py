@@ -15,13 +15,12 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, NamedTuple
 
 from lakebed.fleet.log.port import WRITE_ID_WINDOW_S, WRITE_IDS_KEPT
 
-_FORGOTTEN_AT_ONCE: Final = 8
-"""Ids are forgotten when they are one in so many: a dictionary is slow at finding its oldest entry."""
+_FORGOTTEN_AT_ONCE: Final = 4_096
+"""Most ids that one trim forgets, about a millisecond of work: others wait for the log's lock meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class WriteIdLimits:
         kept: the newest write ids, however old.
         window_s: seconds for which each is remembered, however many follow.
         count_max: appends within `window_s`; more are refused until it has passed. A log that begins to use a timeline
-            also remembers so many that it finds. Each takes about 140 bytes of memory.
+            also remembers so many that it finds. Each takes about 150 bytes of memory.
     """
 
     kept: int = WRITE_IDS_KEPT
@@ -57,11 +56,12 @@ class _Lot(NamedTuple):
 class WriteIds:
     """Write ids of the newest records of a timeline, each with the LSN at the end of its record."""
 
-    __slots__ = ("_added", "_appended", "_lots", "_lsns", "_young", "last_lsn")
+    __slots__ = ("_added", "_appended", "_lots", "_lsns", "_order", "_young", "last_lsn")
 
     def __init__(self) -> None:
         self._lsns: dict[bytes, int] = {}
-        """In the order of LSNs."""
+        self._order: deque[bytes] = deque()
+        """The same ids in the order of LSNs: a dictionary is slow at finding its oldest entry."""
         self._lots: deque[_Lot] = deque()
         self._young = self._appended = self._added = 0
         self.last_lsn = 0
@@ -72,8 +72,8 @@ class WriteIds:
 
     @property
     def first_lsn(self) -> int | None:
-        """Of the oldest id that is remembered. Cost: few microseconds, as `trim` forgets many at once."""
-        return next(iter(self._lsns.values()), None)
+        """Of the oldest id that is remembered."""
+        return self._lsns[self._order[0]] if self._order else None
 
     def get(self, write_id: bytes) -> int | None:
         """The LSN of an id that is remembered."""
@@ -87,6 +87,8 @@ class WriteIds:
 
     def add(self, write_id: bytes, lsn: int) -> None:
         """Remember the id of a record behind all others; `settle` says when it was learned."""
+        if write_id not in self._lsns:
+            self._order.append(write_id)
         self._lsns[write_id] = self.last_lsn = lsn
         self._added += 1
 
@@ -96,36 +98,41 @@ class WriteIds:
         At most `WriteIdLimits.count_max` are kept: older ones were appended before the window.
         """
         self._lsns = dict(entries)
+        self._order = deque(self._lsns)
         self.last_lsn = next(reversed(self._lsns.values()), 0)
         self._forget(len(self._lsns) - limits.count_max)
         self._young = len(self._lsns)
         self._lots.append(_Lot(now_s + limits.window_s, self._young, 0))
 
     def settle(self, now_s: float, limits: WriteIdLimits) -> None:
-        """Say that what was added is durable now, and forget what may be forgotten."""
-        if self._added:
+        """Say that what was added is durable now, and forget what may be forgotten, as `trim` does."""
+        added = self._added
+        if added:
             until_s = math.ceil(now_s + limits.window_s)
-            count = appended_count = self._added
+            count = appended_count = added
             if self._lots and self._lots[-1].until_s == until_s:
                 last = self._lots.pop()
                 count, appended_count = count + last.id_count, appended_count + last.appended_count
             self._lots.append(_Lot(until_s, count, appended_count))
-            self._young += self._added
-            self._appended += self._added
+            self._young += added
+            self._appended += added
             self._added = 0
-        self.trim(now_s, limits)
+        # Twice what came, so that ids do not gather that may be forgotten, however many come at once.
+        self._forget_old(now_s, limits, count_max=max(_FORGOTTEN_AT_ONCE, 2 * added))
 
-    def trim(self, now_s: float, limits: WriteIdLimits) -> None:
-        """Forget what may be forgotten, or somewhat less."""
+    def trim(self, now_s: float, limits: WriteIdLimits) -> bool:
+        """Forget what may be forgotten, oldest first, but at most some thousands; whether others are left for later."""
+        return self._forget_old(now_s, limits, count_max=_FORGOTTEN_AT_ONCE)
+
+    def _forget_old(self, now_s: float, limits: WriteIdLimits, *, count_max: int) -> bool:
         while self._lots and self._lots[0].until_s < now_s:
             lot = self._lots.popleft()
             self._young -= lot.id_count
             self._appended -= lot.appended_count
         count = len(self._lsns) - max(limits.kept, self._young + self._added)
-        if count * _FORGOTTEN_AT_ONCE >= len(self._lsns):
-            self._forget(count)
+        self._forget(min(count, count_max))
+        return count > count_max
 
     def _forget(self, count: int) -> None:
-        if count > 0:
-            for write_id in list(islice(self._lsns, count)):
-                del self._lsns[write_id]
+        for _ in range(count):
+            del self._lsns[self._order.popleft()]
