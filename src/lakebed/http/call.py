@@ -11,7 +11,7 @@ import hashlib
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final, Literal, ParamSpec, TypeVar
+from typing import ClassVar, Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +26,7 @@ from lakebed.http.pools import run_in
 from lakebed.http.replies import HAS_PIECE, json
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gather_chunks, upload
+from lakebed.texts import format_value
 
 _LATE_S: Final = 1.0
 """A body that took longer, perhaps because it was stored slowly, counts as one that was waited for."""
@@ -66,6 +67,9 @@ class Call:
     """
 
     __slots__ = ("_query", "path", "receive", "request_id", "scope", "serving", "subject")
+
+    encodings: ClassVar[frozenset[str]] = frozenset({"", "identity"})
+    """What the Content-Encoding of a body may say that is read as a whole, in lower case."""
 
     def __init__(self, serving: Serving, scope: Scope, receive: Receive, *, request_id: str) -> None:
         self.serving = serving
@@ -258,8 +262,21 @@ class Call:
             ) from error
         return message, waited_s + clock.time() - began_s
 
+    def _check_encoding(self) -> None:
+        """Refuse a body that is compressed: what it holds could be any number of times as large."""
+        for key, value in self.scope["headers"]:
+            if key == b"content-encoding":
+                text = header_text(value)
+                if not {word.strip().lower() for word in text.split(",")} <= self.encodings:
+                    raise InvalidRequest(
+                        f"The body has the Content-Encoding {format_value(text)}, which is not decoded: send it as it "
+                        "is, without this header.",
+                        kind="encoded_body",
+                    )
+
     async def body(self, *, bytes_max: int) -> bytes:
-        """The whole body."""
+        """The whole body. Raises `InvalidRequest` (``encoded_body``) for one that is compressed; as `chunks`."""
+        self._check_encoding()
         pieces = [piece async for piece in self.chunks(bytes_max=bytes_max)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -28,6 +28,7 @@ _BY_KIND: Final[dict[str, int]] = {
     "stalled": 408,
     "precondition_failed": 412,
     "too_large": 413,
+    "encoded_body": 415,
     "range_not_satisfiable": 416,
 }
 

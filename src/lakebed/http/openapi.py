@@ -31,6 +31,7 @@ _ERRORS: Final = {
     409: "It already exists, or a concurrent or contradicting change was made.",
     412: "A precondition of the request or a hook failed.",
     413: "The body or a part of it is too large.",
+    415: "The body is compressed.",
     416: "The range is outside the object.",
     503: "The store is unavailable, or the outcome is unknown: check, then retry.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import socket
 import subprocess
@@ -221,6 +222,21 @@ def test_two_routes_a_token_and_errors(running: Running) -> None:
     assert [(change.endpoint.name, change.path, change.principal_id) for change in running.site.changes] == [
         ("putNote", {"name": "a"}, "writer")
     ]
+
+
+def test_a_compressed_body_is_refused_as_such(running: Running) -> None:
+    """It is not taken for a damaged one, and changes nothing; a body that says it is not compressed is read."""
+    url, token = f"{running.url}/v1/notes/a", {"authorization": f"Bearer {TOKEN}"}
+    body = msgspec.json.encode(Note("first"))
+    for encoding in ("gzip", "identity, GZIP", "br", "zstd"):
+        headers = {**token, "content-encoding": encoding}
+        reply = running.pool.request("PUT", url, body=gzip.compress(body), headers=headers)
+        assert (reply.status, reply.headers["x-lakebed-error"]) == (415, "encoded_body")
+        assert repr(encoding) in reply.json()["message"]
+    assert running.ask("GET", "/v1/notes/a").status == 404
+    for encoding in ("identity", ""):
+        headers = {**token, "content-encoding": encoding}
+        assert running.pool.request("PUT", url, body=body, headers=headers).json() == {"text": "first"}
 
 
 def test_a_request_under_way_ends_before_the_service(running: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,9 @@ def test_refusals(iceberg: Iceberg) -> None:
         iceberg.refuse(406, "UnsupportedOperationException", method, place, {"name": "x"} if method == "POST" else None)
     iceberg.refuse(404, "NoSuchViewException", "GET", "/namespaces/db/views/v")
     iceberg.refuse(400, "BadRequestException", "POST", ":/metrics", [1])
+    metrics = f"{ROOT}/namespaces/db/tables/t/metrics"
+    answer = iceberg.client.ask_root("POST", metrics, gzip.compress(b"{}"), {"Content-Encoding": "gzip"})
+    assert (answer.status, answer.json["error"]["type"]) == (415, "BadRequestException")
     assert [row["name"] for row in iceberg.done("/namespaces/db/tables")["identifiers"]] == ["t", "u"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -310,6 +311,15 @@ def test_rollbacks(paimon: Paimon) -> None:
     gone = {"instant": {"type": "tag", "tagName": "none"}}
     assert paimon.refuse(404, "POST", ":/rollback", gone)["resourceType"] == "TAG"
     paimon.refuse(400, "POST", ":/rollback", {"instant": {"type": "moon"}})
+
+
+def test_a_compressed_body_is_refused_as_such(paimon: Paimon) -> None:
+    """The status and the form of the protocol, and nothing is created."""
+    body = gzip.compress(json.dumps({"name": "lab"}).encode())
+    answer = paimon.client.ask_root("POST", f"{ROOT}/databases", body, {"Content-Encoding": "gzip"})
+    assert (answer.status, answer.json["code"]) == (415, 415)
+    assert "Content-Encoding" in answer.json["message"]
+    assert "lab" not in paimon.done("GET", "/databases")["databases"]
 
 
 def test_commits_that_are_refused(paimon: Paimon) -> None:

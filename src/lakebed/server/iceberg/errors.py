@@ -31,6 +31,7 @@ _BY_STATUS: Final = {
     406: "UnsupportedOperationException",
     409: "CommitFailedException",
     413: "BadRequestException",
+    415: "BadRequestException",
     503: "ServiceUnavailableException",
 }
 _LEVELS: Final = (

@@ -118,6 +118,8 @@ class S3Call(RepositoryCall):
 
     __slots__ = ("_changes", "_operation", "body_plan", "headers", "pairs", "place", "target")
 
+    encodings = RepositoryCall.encodings | {"aws-chunked"}
+
     def __init__(
         self,
         site: RepositorySite,
@@ -225,6 +227,8 @@ class S3Call(RepositoryCall):
         try:
             raw = await self.body(bytes_max=XML_BYTES_MAX)
         except InvalidRequest as error:
+            if error.kind == "encoded_body":
+                raise s3_error("MalformedXML", error.message) from error
             if error.kind != "too_large":
                 raise
             raise s3_error("MaxMessageLengthExceeded", f"The XML is larger than {XML_BYTES_MAX:,} bytes.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -152,6 +153,18 @@ def test_the_token(tmp_path: Path) -> None:
             assert right.bounds(TIMELINE).last == 0
         for path in ("/healthcheck", "/metrics", "/openapi.json"):
             assert urllib3.request("GET", server.endpoint + path).status == 200
+
+
+def test_a_compressed_append_is_refused_as_such(tmp_path: Path) -> None:
+    """It is not taken for damaged rows, and appends nothing."""
+    rows = encode_rows(rows_of([b"k"], [b"v"]), write_id=write_id())
+    body = gzip.compress(msgspec.msgpack.encode([AppendItem(TIMELINE, rows)]))
+    with start_log(LogSettings(storage_url=str(tmp_path))) as server, closing(HttpLog([server.endpoint])) as log:
+        served(log)
+        before, url = log.bounds(TIMELINE), f"{server.endpoint}/log/v1/append"
+        reply = urllib3.request("POST", url, body=body, headers={"Content-Encoding": "gzip"}, retries=False, timeout=30)
+        assert (reply.status, reply.headers["x-lakebed-error"]) == (415, "encoded_body")
+        assert log.bounds(TIMELINE) == before
 
 
 def test_what_is_not_a_request_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import socket
 import time
@@ -144,6 +145,17 @@ def test_xml_that_is_none_or_is_an_attack_is_refused(
     reply = gateway.send("POST", f"/{bucket}?delete=", body=body.encode())
     assert error(reply) == (400, code)
     assert keys_of(gateway, bucket) == ["k"]
+
+
+def test_compressed_xml_is_refused_as_such(gateway: Any, bucket: str, error: Error) -> None:
+    """It deletes nothing; of an object the encoding is metadata, and its bytes stay as they came."""
+    body = gzip.compress(b"<Delete><Object><Key>k</Key></Object></Delete>")
+    assert gateway.send("PUT", f"/{bucket}/k", body=body, **{"Content-Encoding": "gzip"}).status == 200
+    reply = gateway.send("POST", f"/{bucket}?delete=", body=body, **{"Content-Encoding": "gzip"})
+    assert error(reply) == (400, "MalformedXML")
+    assert b"Content-Encoding" in reply.data
+    found = gateway.s3().get_object(Bucket=bucket, Key="k")
+    assert (found["ContentEncoding"], found["Body"].read()) == ("gzip", body)
 
 
 def test_bodies_that_are_not_as_announced_are_refused(gateway: Any, bucket: str, error: Error) -> None:
