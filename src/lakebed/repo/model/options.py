@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from lakebed.errors import InvalidRequest
+from lakebed.texts import format_value
+
 DAY_MS: Final = 86_400_000
 """Rules are in days."""
+_RANGE_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,19 @@ class RangeOptions:
     entry_count_max: int = 131_072
     """A range always breaks here."""
     bytes_max: int = 32 << 20
-    """And where its paths and values reach this size."""
+    """And where its paths and values reach this size, at most 1 GiB: a commit holds a range twice in memory."""
     block_bytes: int = 64 << 10
     """Block size before compression. Smaller: less is read for one path, the index grows."""
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that no commit could write: Arrow joins less than 2 GiB of values."""
+        if self.bytes_max > _RANGE_BYTES_MAX:
+            raise InvalidRequest(
+                f"RangeOptions.bytes_max is {format_value(self.bytes_max)}, and a range has at most "
+                f"{_RANGE_BYTES_MAX:,} bytes: choose less.",
+                kind="invalid_option",
+                option="bytes_max",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from lakebed.errors import Corruption, InternalError, Unavailable
+from lakebed.errors import Corruption, InternalError, InvalidRequest, Unavailable
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
 from lakebed.repo.model.entry import SIZE_BYTES_MAX, encode_entries
 from lakebed.repo.model.layout import metarange_path, range_path
@@ -18,6 +18,7 @@ from lakebed.repo.model.options import RangeOptions
 from lakebed.repo.model.rows import rows_of
 from lakebed.testing import RecordingStore
 from lakebed.testing.faulty import Fault, FaultyStore
+from worlds.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,14 @@ def test_ranges_break_by_the_rules(
         start += count
     assert start == len(paths)
     assert [item.ends_open for item in ranges[:-1]] == [False] * (len(ranges) - 1)
+
+
+@pytest.mark.parametrize("bytes_max", [(1 << 30) + 1, 1 << 63])
+def test_ranges_that_no_commit_could_write_are_refused(bytes_max: int) -> None:
+    """A range of 2 GiB is more than Arrow joins: the option says so, not the commit that comes to it."""
+    with raises(InvalidRequest, "invalid_option", match="bytes_max"):
+        RangeOptions(bytes_max=bytes_max)
+    assert RangeOptions(bytes_max=1 << 30).bytes_max == 1 << 30
 
 
 @pytest.mark.parametrize("size", [*(pytest.param(size, marks=pytest.mark.long) for size in (1, 63)), 7, 100_000])
