@@ -53,7 +53,7 @@ _SENT_TOGETHER_MAX: Final = 64 << 10
 """Bytes of a body that is copied behind its head: a larger one costs more to copy than to send apart."""
 
 
-class _SendingOnce(HTTPConnection):
+class SendingOnce(HTTPConnection):
     """A connection that sends the head of a request and a short body at once: sender and receiver wake up once.
 
     A body that is read while it is sent, such as a file, is sent as ever.
@@ -64,6 +64,7 @@ class _SendingOnce(HTTPConnection):
 
     @override
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
+        """Send a request; arguments as urllib3's."""
         if not isinstance(body, bytes) or len(body) > _SENT_TOGETHER_MAX:
             super().request(method, url, body, *args, **options)
             return
@@ -77,22 +78,23 @@ class _SendingOnce(HTTPConnection):
 
     @override
     def send(self, data: Any) -> None:
+        """Send bytes, or keep them until the request is whole."""
         if self._parts is None:
             super().send(data)
         else:
             self._parts.append(data)
 
 
-class _SendingOnceEncrypted(_SendingOnce, HTTPSConnection):
+class SendingOnceEncrypted(SendingOnce, HTTPSConnection):
     """The same over TLS."""
 
 
 class _ClearPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _SendingOnce
+    ConnectionCls = SendingOnce
 
 
 class _EncryptedPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _SendingOnceEncrypted
+    ConnectionCls = SendingOnceEncrypted
 
 
 class _Pool(NamedTuple):

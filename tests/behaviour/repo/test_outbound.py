@@ -197,3 +197,34 @@ def test_a_reply_that_drips_is_none() -> None:
         with pytest.raises(Unavailable, match="did not answer within 300 ms"):
             post(url, b"{}", timeout_ms=300, allowed=parse_allowed(["127.0.0.1"]), owner="r")
         dripping.join()
+
+
+@pytest.mark.parametrize("body", [b"", b'{"event":"pre-commit"}'])
+def test_head_and_body_are_sent_at_once(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    """The other side wakes up once for a short request."""
+    sent: list[bytes] = []
+    send = socket.socket.sendall
+
+    def note(connection: socket.socket, part: Any, *rest: Any) -> None:
+        sent.append(bytes(part))
+        send(connection, part, *rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def answer() -> None:
+            connection = listening.accept()[0]
+            with connection:
+                received = b""
+                while not received.endswith(b"\r\n\r\n" + body):
+                    received += connection.recv(65_536)
+                connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        monkeypatch.setattr(socket.socket, "sendall", note)
+        url, allowed = f"http://127.0.0.1:{port}/hook", parse_allowed(("127.0.0.1",))
+        assert post(url, body, timeout_ms=30_000, allowed=allowed, owner="r") == 204
+        answering.join()
+    assert len(sent) == 1
+    assert sent[0].endswith(b"\r\n\r\n" + body)

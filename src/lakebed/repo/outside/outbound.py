@@ -204,7 +204,8 @@ def _pool(scheme: str, address: str, port: int, *, host: str, end_s: float) -> u
     from http.client import HTTPResponse
 
     import urllib3
-    from urllib3.connection import HTTPConnection, HTTPSConnection
+
+    from lakebed.http.asking import SendingOnce, SendingOnceEncrypted
 
     class Reply(HTTPResponse):
         def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
@@ -212,10 +213,10 @@ def _pool(scheme: str, address: str, port: int, *, host: str, end_s: float) -> u
             self.fp.close()
             self.fp = io.BufferedReader(_TimedBytes(sock, end_s))
 
-    class Plain(HTTPConnection):
+    class Plain(SendingOnce):
         response_class = Reply
 
-    class Secure(HTTPSConnection):
+    class Secure(SendingOnceEncrypted):
         response_class = Reply
 
     timeout = urllib3.Timeout(total=max(0.001, end_s - _CLOCK.monotonic_s()))
