@@ -119,6 +119,9 @@ class _Rows(chain[tuple[bytes, bytes]]):
         rows._pieces = pieces
         return rows
 
+    def __repr__(self) -> str:
+        return "<rows of a scan, read as they are asked for: (key, value) each>"
+
     def close(self) -> None:
         """End it, and release what it reads."""
         self._pieces.close()

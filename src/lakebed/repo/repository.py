@@ -87,6 +87,7 @@ class Repository(OverTransport, Closing):
     def __init__(self, transport: Transport, *, close: Callable[[], None] | None = None) -> None:
         super().__init__(transport)
         self._close = close
+        self._is_closed = False
 
     # ---- what it is
 
@@ -131,7 +132,7 @@ class Repository(OverTransport, Closing):
         return self._transport.facts.is_read_only
 
     def __repr__(self) -> str:
-        return f"Repository({self.name!r}, url={self._transport.url!r})"
+        return f"Repository({self.name!r}, url={self._transport.url!r}{', closed' if self._is_closed else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Repository, (self._transport,)
@@ -377,6 +378,7 @@ class Repository(OverTransport, Closing):
         """Close the repositories that `lakebed.repo.open` opened with it; else nothing. Again is a no-op."""
         if self._close is not None:
             self._close()
+            self._is_closed = True
 
 
 def _grace_s(options: CollectionOptions | None) -> float | None:

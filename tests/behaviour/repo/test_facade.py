@@ -542,6 +542,10 @@ def test_it_says_what_it_is(local: Repository) -> None:
     assert repr(local.branch("dev")) == "Branch('analytics', 'dev')"
     assert repr(local.ref("main~2")) == "Reference('analytics', 'main~2')"
     assert (str(local.ref("main~2")), local.branch("dev").name, local.ref("v1").text) == ("main~2", "dev", "v1")
+    local.hooks.register("post-commit", lambda call: None)
+    assert repr(local.hooks) == "Hooks(functions=1, failures=0)"
+    local.close()
+    assert repr(local) == f"Repository('analytics', url='{local.url}', closed)"
 
 
 def test_what_was_closed_is_named(local: Repository) -> None:

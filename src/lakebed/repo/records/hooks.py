@@ -110,6 +110,9 @@ class Hooks:
         self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
         """The last failures of hooks that ran after."""
 
+    def __repr__(self) -> str:
+        return f"Hooks(functions={len(self._registered)}, failures={len(self.failures)})"
+
     def register(self, event: HookEvent, hook: Hook, *, name: str | None = None) -> None:
         """Call a function at an event, in this process only. A function that raises before an event refuses it.
 

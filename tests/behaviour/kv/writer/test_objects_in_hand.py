@@ -29,6 +29,7 @@ def test_objects_say_what_they_are(database: kv.Database) -> None:
     assert repr(database) == f"Database({database.url!r}, epoch=1)"
     with database.snapshot() as snapshot:
         assert repr(snapshot) == "Snapshot(sequence=1)"
+        assert repr(snapshot.scan()).startswith("<rows of a scan")
     assert repr(snapshot) == "Snapshot(sequence=1, closed)"
     with database.transaction() as transaction:
         transaction.put(b"a", b"1")
