@@ -258,7 +258,8 @@ class Timeline:
     def catch_up(self) -> int:
         """Let the next reads see every row that any client has written until now; the last LSN. Cost: 2 requests.
 
-        While no control plane answers, the timeline is meant that had the name when one answered last.
+        While no control plane answers, the timeline is meant that had the name when this client had the last answer: it
+        is the one that is read then, and what a restore has replaced takes no write.
         """
         attempts = self._log_attempts()
         last = self._last_lsn(attempts)

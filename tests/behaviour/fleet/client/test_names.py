@@ -134,6 +134,24 @@ def test_branches_pins_and_ends_are_of_the_restored_timeline(orders: Tenant, oth
     assert dict(other.at("pin").scan()).keys() == {b"0", b"new"}
 
 
+def test_an_end_without_a_control_plane_is_of_the_timeline_that_had_the_name(
+    fleet: FleetInProcess, orders: Tenant, other: Tenant
+) -> None:
+    """An old view is whole: the end, and what is read then, are of one timeline, and no write goes there."""
+    end, before = other.main.lsn(), dict(other.main.scan())
+    orders.restore(f"{MAIN}@2")
+    fleet.lose["route"] = [Unavailable("no answer")] * 1_000
+    assert other.main.lsn() == end
+    assert other.main.catch_up() == end
+    assert dict(other.main.scan()) == before
+    with raises(Unavailable, "tenant_unavailable"):
+        other.main.put(b"late", b"1")
+    fleet.lose.clear()
+    assert other.main.catch_up() == 2
+    assert dict(other.main.scan()) == contents(orders)
+    assert contents(orders, kept_of(orders)) == before
+
+
 def test_a_dropped_tenant_takes_no_write(fleet: FleetInProcess, orders: Tenant, other: Tenant) -> None:
     """A client with an old route is told that the tenant is gone, also while a dead node's transaction is pending."""
     fleet.kill(fleet.node_of("orders"))
