@@ -575,6 +575,25 @@ def test_the_name_that_a_lost_rename_had_taken_is_free_again(new_bench: Any, win
     bench.table.create_branch("new")
 
 
+@pytest.mark.parametrize("deleted", ["aaa", "zzz"])
+def test_a_rename_that_was_cut_short_hinders_no_deletion_of_another_branch(new_bench: Any, deleted: str) -> None:
+    """Who deletes a branch finishes the renames that it sees, and is refused only where one gives that name."""
+    bench = new_bench({})
+    fill(bench)
+    bench.table.create_branch(deleted)
+    for name in (deleted, "new"):
+        store = FaultyStore(bench.store, faults=lambda _, call: Fault.CRASH_AFTER if is_decision(call) else None)
+        with suppress(Crashed):
+            through(bench, store).rename_branch("old", "new")
+        if name == "new":
+            with pytest.raises(Conflict, match="'new' was not deleted: it has just got that name"):
+                bench.reopen().delete_branch(name)
+        else:
+            bench.reopen().delete_branch(name)
+        assert check_whole(bench) == {"new": ["b2", "b3", "m2"]}
+        bench.table.rename_branch("new", "old")
+
+
 @pytest.mark.parametrize("verb", MEANWHILE)
 def test_another_verb_of_branches_comes_between(new_bench: Any, verb: str) -> None:
     """At any call of a rename another rename, a deletion, a creation or a collection: the rows have one name, whole.

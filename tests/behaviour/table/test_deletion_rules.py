@@ -196,17 +196,19 @@ def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None
 
 
 class FullDisk(StoreWrapper):
-    """Has no room for the plan of a deletion, the first few times."""
+    """Has no room for the plan of a deletion, the first few times, or those behind some that fit."""
 
-    def __init__(self, inner: ObjectStore, refusals: int) -> None:
+    def __init__(self, inner: ObjectStore, refusals: int, *, room_for: int = 0, kind: str = "disk_full") -> None:
         super().__init__(inner)
-        self.refusals = refusals
+        self.refusals, self.room_for, self.kind = refusals, room_for, kind
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Refuse the plan, or perform."""
         if self.refusals and is_change("lakebed/reclaim/")(call):
-            self.refusals -= 1
-            raise Unavailable("no space left", kind="disk_full", path=call.path)
+            if not self.room_for:
+                self.refusals -= 1
+                raise Unavailable("no space left", kind=self.kind, path=call.path)
+            self.room_for -= 1
         return perform()
 
 
@@ -221,6 +223,27 @@ def test_an_expiry_whose_plan_has_no_room_goes_in_smaller_steps(refusals: int, e
     made.check(collected=True)
     expire_all(made.table)
     made.main.snapshots = {8: made.main.snapshots[8]}
+    made.check(collected=True)
+
+
+@pytest.mark.parametrize("kind", ["disk_full", "unavailable"])
+def test_a_deletion_of_a_tag_needs_room_for_its_first_plan_only(kind: str) -> None:
+    """The files that the tag alone had are deleted without being written down; any other failure ends the verb.
+
+    What ends so is finished by the next verb.
+    """
+    made = committed_world(6)
+    made.table.create_tag("old", snapshot_id=2)
+    expire_all(made.table)
+    made.main.snapshots = {6: made.main.snapshots[6]}
+    store = FullDisk(made.store, 1, room_for=1, kind=kind)
+    if kind == "disk_full":
+        seen_by(made, store).delete_tag("old")
+    else:
+        with pytest.raises(Unavailable, match="no space left"):
+            seen_by(made, store).delete_tag("old")
+        made.table.delete_tag("none", if_exists=True)
+    assert not store.refusals
     made.check(collected=True)
 
 

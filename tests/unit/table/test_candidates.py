@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import numpy as np
+import numpy.typing
 import pyarrow as pa
 import pytest
 
@@ -13,9 +17,11 @@ from lakebed.table.branch.candidates import (
     UNKNOWN,
     Retention,
     Role,
+    candidates_of,
     concat,
     find_needed_files,
     fold_deltas,
+    is_named,
     nearest_earlier,
     nearest_later,
     paths_of,
@@ -61,6 +67,22 @@ def test_a_restored_file_is_judged_at_its_last_death() -> None:
     assert deaths((4, delta((DELETE, "f", 1))), (6, delta((ADD, "f", 1))), (9, delta((DELETE, "f", 1)))) == {
         "f": (1, 9)
     }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_walk_is_folded_as_by_one_event_after_the_other(seed: int) -> None:
+    """Whatever the order of paths: the last event of each decides, and an ADD comes last in its delta."""
+    rng = random.Random(seed)
+    deltas, alive = [], dict[str, tuple[int, int] | None]()
+    for snapshot_id in sorted(rng.sample(range(100), 6)):
+        entries = [
+            (rng.choice((ADD, DELETE)), rng.choice("abcdef"), rng.randrange(-1, 9)) for _ in range(rng.randrange(6))
+        ]
+        entries = list({(kind, path): (kind, path, born) for kind, path, born in entries}.values())
+        for kind, path, born in sorted(entries, key=lambda entry: -entry[0]):
+            alive[path] = None if kind == ADD else (born, snapshot_id)
+        deltas.append((snapshot_id, delta(*entries)))
+    assert deaths(*deltas) == {path: life for path, life in alive.items() if life is not None}
 
 
 def test_nothing_walked_leaves_nothing() -> None:
@@ -138,6 +160,83 @@ def test_paths_name_partition_bucket_file_and_sidecars() -> None:
     ]
 
 
+FOLDERS = {0: ("near",), 1: ("first", "second"), 2: ("first", "second", "third")}
+
+
+def paths_one_by_one(rows: list[dict[str, Any]], bucket_count: int) -> set[tuple[int, str, int, int, int]]:
+    """Kind, path, size, birth and place of the files of some entries; sizes are stated once."""
+    expected = set()
+    for place, row in enumerate(rows):
+        url = row["external_path"]
+        folders = FOLDERS[row["bucket"] % bucket_count] if url is None else (url.rpartition("/")[0],)
+        if url is not None and "own" not in url:
+            continue
+        for choice, folder in enumerate(folders):
+            size_bytes = 0 if choice else row["file_size"]
+            expected.add((row["kind"], f"{folder}/{row['file_name']}", size_bytes, row["commit_snapshot"], place))
+            for extra in row["extra_files"]:
+                expected.add((row["kind"], f"{folder}/{extra}", 0, row["commit_snapshot"], place))
+    return expected
+
+
+@pytest.mark.parametrize("bucket_count", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_paths_are_those_of_one_entry_after_the_other(seed: int, bucket_count: int) -> None:
+    """Buckets with one folder or several, files with sidecars, and files outside the table that are its own or not."""
+    rng = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for number in range(rng.choice((1, 2, 12))):
+        name = f"f{number}"
+        url = rng.choice((None, f"s3://own/a/{name}", f"s3://own/b/c/{name}", f"s3://other/{name}"))
+        rows.append(
+            {
+                "kind": rng.choice((ADD, DELETE)),
+                "bucket": rng.randrange(bucket_count),
+                "file_name": name,
+                "file_size": number + 5,
+                "commit_snapshot": rng.randrange(-1, 9),
+                "extra_files": [f"{name}.{extra}" for extra in range(rng.choice((0, 0, 1, 2)))],
+                "external_path": url if seed % 4 else None,
+            }
+        )
+    asked = list[tuple[bytes, int]]()
+
+    def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
+        asked.append((partition, bucket))
+        return FOLDERS[bucket]
+
+    def own_outside(outside: pa.Table) -> np.typing.NDArray[np.bool_]:
+        assert outside["external_path"].null_count == 0
+        return np.array(["own" in url for url in outside["external_path"].to_pylist()])
+
+    named = paths_of(entries_table(rows), folders_of, own_outside=own_outside)
+    columns = (named[name].to_pylist() for name in ("kind", "path", "size_bytes", "born", "row"))
+    files = list(zip(*columns, strict=True))
+    assert len(files) == len(set(files))
+    assert set(files) == paths_one_by_one(rows, bucket_count)
+    assert [file[-1] for file in files] == sorted(file[-1] for file in files)
+    assert len(asked) == len(set(asked))
+    inside = [row | {"external_path": None} if row["external_path"] is None else None for row in rows]
+    expected = paths_one_by_one([row for row in inside if row is not None], bucket_count)
+    assert paths_of(entries_table(rows), folders_of).num_rows == len(expected)
+
+
+def test_candidates_have_one_number_or_a_column_of_them() -> None:
+    """What is stated once is of all; which of them are named is by path alone."""
+    table = candidates_of(Role.INDEX, ["a", "b"], born=3, dead=pa.array([5, 6]))
+    assert table.schema == CANDIDATES
+    assert table.to_pylist() == [
+        {"role": "index", "path": "a", "size_bytes": 0, "born": 3, "dead": 5},
+        {"role": "index", "path": "b", "size_bytes": 0, "born": 3, "dead": 6},
+    ]
+    assert is_named(table, pa.array(["b", "c"])).tolist() == [False, True]
+    assert is_named(table, pa.array([], pa.string())).tolist() == [False, False]
+    assert is_named(table.slice(0, 0), pa.array(["b"])).tolist() == []
+    every = concat([table, candidates_of(Role.DATA, pa.array(["c"]), size_bytes=np.array([7]), born=1, dead=2)])
+    assert every["path"].to_pylist() == ["a", "b", "c"]
+    assert every["size_bytes"].to_pylist() == [0, 0, 7]
+
+
 def test_paths_of_no_entries() -> None:
     """No entries have no paths."""
     assert paths_of(entries_table([]), folder_of).num_rows == 0
@@ -186,6 +285,27 @@ def test_retention(most: int, least: int, older_than_ms: int, limit: int, held: 
     rule = Retention(most, least, older_than_ms, limit)
     assert plan_expiry(IDS, rule, time_ms_of=time_ms_of, expiry_limit=held) == expired
     assert len(asked) <= expired + 1, "a time was read that decides nothing"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_retention_is_that_of_one_snapshot_after_the_other(seed: int) -> None:
+    """The oldest goes while it may: not held, within the limit of a run, not among the newest, too many or too old."""
+    rng = random.Random(seed)
+    for _ in range(50):
+        ids = sorted(rng.sample(range(1, 15), rng.randrange(9)))
+        least = rng.randrange(1, 5)
+        rule = Retention(
+            least + rng.randrange(4), least, rng.randrange(16) * 100 + rng.randrange(2), rng.randrange(1, 5)
+        )
+        held = rng.choice((None, rng.randrange(16)))
+        expired = 0
+        for snapshot_id in ids:
+            left = len(ids) - expired
+            may = left > rule.retain_min and expired < rule.max_deletes and (held is None or snapshot_id < held)
+            if not may or not (left > rule.retain_max or snapshot_id * 100 < rule.older_than_ms):
+                break
+            expired += 1
+        assert plan_expiry(ids, rule, time_ms_of=lambda snapshot_id: snapshot_id * 100, expiry_limit=held) == expired
 
 
 def test_an_empty_table_expires_nothing() -> None:

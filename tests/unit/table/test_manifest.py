@@ -30,10 +30,13 @@ from lakebed.table.codec.manifest import (
     files_of,
     fold,
     live_after,
+    manifest_meta,
+    row_count_delta,
 )
 from lakebed.table.codec.manifest_merge import fold_run
 from lakebed.table.codec.stats import EMPTY_STATS
-from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Stats
+from lakebed.table.model.model import BucketChange, DataField, DataFile, ManifestMeta, Stats, TableSchema
+from worlds.binary_rows import encode_row
 
 FILE = DataFile(
     "data-1.parquet",
@@ -122,6 +125,61 @@ def test_many_blocks() -> None:
     assert body.count(avro.read_header(avro.Cursor(body)).sync) > 2
     result = decode_manifest(body, path="m", added_snapshot=4)
     assert result.column("file_name").equals(entries.column("file_name"))
+
+
+@pytest.mark.parametrize("count", [1, avro.SMALL_COUNT_MAX, avro.SMALL_COUNT_MAX + 1, 3 * avro.SMALL_COUNT_MAX])
+def test_few_and_many_are_written_alike(count: int) -> None:
+    """Entries and lists of any number are what another library reads, each field at its place."""
+    rng = random.Random(count)
+    files = [dataclasses.replace(rng.choice((FILE, BARE)), file_name=f"f{number}") for number in range(count)]
+    entries = pa.concat_tables(
+        [changes(added=(file,)) if rng.random() < 0.5 else changes(deleted=(file,)) for file in files]
+    )
+    assert [row_of(record, added_snapshot=7) for record in records_of(entries)] == decode_manifest(
+        encode_manifest(entries), path="m", added_snapshot=7
+    ).to_pylist()
+    metas = some_metas(0, count)
+    body = encode_manifest_list(metas)
+    assert decode_manifest_list(body, path="l") == metas
+    records = list(fastavro.reader(io.BytesIO(null_codec(body))))
+    assert [(record["_VERSION"], record["_FILE_NAME"], record["_ADDED_SNAPSHOT"]) for record in records] == [
+        (2, meta.file_name, meta.added_snapshot) for meta in metas
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_manifest_is_described_by_what_it_holds(seed: int) -> None:
+    """Its ADDs and DELETEs, their rows, and the least and greatest partition; NULL ones are counted."""
+    rng = random.Random(seed)
+    values = [rng.choice((None, 3, 5, 9)) for _ in range(rng.randrange(1, 8))]
+    kinds = [rng.choice((ADD, DELETE)) for _ in values]
+    row_counts = [rng.randrange(100) for _ in values]
+    some = []
+    for kind, value, row_count in zip(kinds, values, row_counts, strict=True):
+        files = (dataclasses.replace(FILE, row_count=row_count),)
+        named = {"added": files} if kind == ADD else {"deleted": files}
+        some.append(BucketChange(encode_row([value], ["BIGINT"]), 0, 1, **named))
+    entries = entries_of_changes(some)
+    schema = TableSchema(4, (DataField(0, "p", "BIGINT"), DataField(1, "x", "BIGINT")), 1, partition_keys=("p",))
+    meta = manifest_meta(entries, file_name="m", file_size=12, schema=schema)
+    assert (meta.file_name, meta.file_size, meta.schema_id) == ("m", 12, 4)
+    assert (meta.added_file_count, meta.deleted_file_count) == (kinds.count(ADD), kinds.count(DELETE))
+    present = [value for value in values if value is not None]
+    bounds = (min(present, default=None), max(present, default=None))
+    assert [meta.partition_stats.min_values, meta.partition_stats.max_values] == [
+        encode_row([value], ["BIGINT"]) for value in bounds
+    ]
+    # Distinct partitions are counted, so that NULL is one or none.
+    assert meta.partition_stats.null_counts == (int(None in values),)
+    signs = [1 if kind == ADD else -1 for kind in kinds]
+    assert row_count_delta(entries) == sum(sign * rows for sign, rows in zip(signs, row_counts, strict=True))
+
+
+def test_a_manifest_of_a_table_without_partitions_has_no_bounds() -> None:
+    """As every client writes it."""
+    schema = TableSchema(0, (DataField(0, "x", "BIGINT"),), 0)
+    meta = manifest_meta(changes(added=(FILE, BARE)), file_name="m", file_size=1, schema=schema)
+    assert meta == ManifestMeta("m", 1, 2, 0, Stats(EMPTY_ROW, EMPTY_ROW, ()), 0)
 
 
 def test_empty() -> None:

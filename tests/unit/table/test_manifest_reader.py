@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.manifest_reader import ManifestReader, _resident_bytes
 from lakebed.table.codec.binary_row import EMPTY_ROW
-from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.codec.index_manifest import IndexEntry, VectorRange, encode_index_manifest
+from lakebed.table.codec.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.codec.stats import EMPTY_STATS
 from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Snapshot
@@ -228,3 +230,125 @@ def test_lists_of_many_snapshots_are_read_as_each_alone(store: ObjectStore, snap
             if each is not None:
                 assert each == manifests.all_metas(expected) == reader(store).all_metas(expected)
     assert counts.get == 22
+
+
+def test_an_index_manifest_is_read_once(store: ObjectStore) -> None:
+    """The cache counts its ranges, most of what it holds; each name is another manifest."""
+    few = (IndexEntry(EMPTY_ROW, 0, "index-0", 9, 2),)
+    ranges = tuple(VectorRange(f"f{number}", number, 4, None) for number in range(50))
+    many = (IndexEntry(EMPTY_ROW, 1, "index-1", 9, 50, "DELETION_VECTORS", ranges),)
+    cache = BoundedCache(1 << 28)
+    manifests = reader(store, cache=cache)
+    sizes_bytes = []
+    for name, entries in (("i1", few), ("i2", many)):
+        store.put(f"manifest/{name}", encode_index_manifest(entries))
+        before_bytes = cache.size_bytes
+        with store.count() as counts:
+            assert manifests.index_entries(name) == manifests.index_entries(name) == entries
+        assert counts.total == counts.get == 1
+        sizes_bytes.append(cache.size_bytes - before_bytes)
+    assert sizes_bytes[0] > 0
+    assert 50 * 100 < sizes_bytes[1] - sizes_bytes[0] < 50 * 1000
+
+
+def test_a_list_counts_at_what_its_manifests_take(store: ObjectStore) -> None:
+    """A list without manifests counts too, for its name; what a commit remembers counts as what is read."""
+    metas = [ManifestMeta(f"m{number}", 1, 1, 0, EMPTY_STATS, 0, 1) for number in range(40)]
+    for some in (metas[:0], metas[:1], metas):
+        store.put(f"manifest/l{len(some)}", encode_manifest_list(some))
+        caches = [BoundedCache(1 << 28) for _ in range(2)]
+        assert reader(store, cache=caches[0]).metas(f"l{len(some)}") == some
+        reader(store, cache=caches[1]).remember_list(f"l{len(some)}", some)
+        assert caches[0].size_bytes == caches[1].size_bytes
+        assert 100 * (len(some) + 1) < caches[0].size_bytes <= 1000 * (len(some) + 1)
+        with store.count() as counts:
+            assert reader(store, cache=caches[1]).metas(f"l{len(some)}") == some
+        assert counts.total == 0
+
+
+def test_what_a_commit_remembers_is_what_is_read(store: ObjectStore) -> None:
+    """Entries without a birth of their own are of the snapshot that added them, also those that are remembered."""
+    old = dataclasses.replace(FILE, file_name="old", commit_snapshot=3)
+    change = BucketChange(EMPTY_ROW, 0, 1, added=(FILE, old))
+    meta = stored(store, "m", change, 7)
+    manifests = reader(store)
+    manifests.remember_entries(meta, entries_of_changes([change]))
+    with store.count() as counts:
+        entries = manifests.entries(meta)
+    assert counts.total == 0
+    assert entries["commit_snapshot"].to_pylist() == [7, 3]
+    assert entries.equals(reader(store).entries(meta))
+
+
+def test_a_changelog_is_read_by_its_own_list(store: ObjectStore, snapshot: Snapshot) -> None:
+    """None where the snapshot names none; its size is that which was committed."""
+    manifests = reader(store)
+    with store.count() as counts:
+        assert manifests.changelog_entries(snapshot).num_rows == 0
+    assert counts.total == 0
+    named = {"changelog_manifest_list": "l2", "changelog_manifest_list_size": snapshot.delta_manifest_list_size}
+    changed = dataclasses.replace(snapshot, **named)
+    assert manifests.changelog_entries(changed)["file_name"].to_pylist() == ["a", "c"]
+    named["changelog_manifest_list_size"] = 1
+    with pytest.raises(Corruption, match="1 were committed"):
+        reader(store).changelog_entries(dataclasses.replace(snapshot, **named))
+
+
+def test_a_list_that_repeats_others_is_read_once(store: ObjectStore) -> None:
+    """Whichever of the lists that it repeats were read before, and in whatever order."""
+    metas = [ManifestMeta(f"m{number}", 1, 1, 0, EMPTY_STATS, 0, 1) for number in range(9)]
+    for name, some in (("l0", metas[:4]), ("l1", metas[4:6]), ("l2", metas)):
+        store.put(f"manifest/{name}", encode_manifest_list(some))
+    size_bytes = len(bytes(store.get("manifest/l2")))
+    for known in ((), ("l0",), ("l1",), ("l0", "l1"), ("l2",)):
+        cache = BoundedCache(1 << 28)
+        manifests = reader(store, cache=cache)
+        for name in known:
+            manifests.extended_metas(name)
+        before_bytes = cache.size_bytes
+        with store.count() as counts:
+            for _ in range(2):
+                assert manifests.extended_metas("l2", size_bytes=size_bytes, parts=["l0", "l1"]) == metas
+            assert manifests.metas("l2") == metas
+        assert counts.total == counts.get == ("l2" not in known)
+        assert cache.size_bytes - before_bytes >= (0 if "l2" in known else size_bytes)
+    with pytest.raises(Corruption, match="l2 has"):
+        reader(store).extended_metas("l2", size_bytes=size_bytes + 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_live_files_are_those_of_a_dictionary(store: ObjectStore, seed: int) -> None:
+    """One reader that is asked for histories that grow, fork and go back: whatever it knows, it answers for that list.
+
+    No manifest is read twice.
+    """
+    rng = random.Random(seed)
+    manifests = reader(store)
+    history: list[tuple[list[ManifestMeta], dict[str, int]]] = [([], {})]
+    read = set[str]()
+    for number in range(30):
+        metas, files = history[-1] if rng.random() < 0.6 else rng.choice(history)
+        files = dict(files)
+        gone = rng.sample(sorted(files), min(len(files), rng.choice((0, 0, 1, 2))))
+        added = [f"f{number}-{place}" for place in range(rng.choice((1, 1, 3)))]
+        deleted = tuple(dataclasses.replace(FILE, file_name=name, commit_snapshot=files.pop(name)) for name in gone)
+        change = BucketChange(
+            EMPTY_ROW, 0, 1, tuple(dataclasses.replace(FILE, file_name=name) for name in added), deleted
+        )
+        metas = [*metas, stored(store, f"m{number}", change, number)]
+        files |= dict.fromkeys(added, number)
+        history.append((metas, files))
+        for some, expected in (history[-1], rng.choice(history)):
+            with store.count() as counts:
+                live = manifests.live_of(some)
+            names, born = live["file_name"].to_pylist(), live["commit_snapshot"].to_pylist()
+            assert dict(zip(names, born, strict=True)) == expected
+            assert (len(names), set(live["kind"].to_pylist()) <= {ADD}) == (len(expected), True)
+            assert live.num_rows == 0 or live.column(0).num_chunks <= 16
+            unread = {meta.file_name for meta in some} - read
+            assert counts.total <= len(unread)
+            read |= unread
+    with store.count() as counts:
+        for metas, _ in history:
+            manifests.concat_entries(metas)
+    assert counts.total == 0
