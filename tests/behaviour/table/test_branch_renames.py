@@ -26,6 +26,7 @@ from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.codec.manifest import files_of
 from lakebed.table.collect.live_versions import read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
+from lakebed.table.model.layout import parse_schema
 from lakebed.table.read.read import read_split_table
 from lakebed.table.rows.rows import commit_changes
 from lakebed.table.schema.schema import encode_schema
@@ -362,6 +363,68 @@ def test_a_branch_is_renamed_at_any_call_of_a_writer(new_bench: Any, verb: str) 
         assert [branch.name for branch in bench.table.branches()] == ["new"]
     assert any(outcomes)
     assert verb != "commit" or outcomes.count(False) > 2
+
+
+def test_a_commit_that_expired_under_the_new_name_is_still_told_apart(new_bench: Any) -> None:
+    """The branch is renamed at any call of a commit and goes on: the boundary says whose snapshot it was."""
+    bench = new_bench({})
+    fill(bench)
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+
+    def go_on() -> None:
+        bench.reopen().rename_branch("old", "new")
+        renamed = bench.reopen(branch="new")
+        for name in ("x", "y", "z"):
+            commit(bench, name, renamed)
+        renamed.expire(retain_max=1, retain_min=1, older_than_ms=bench.clock.now_ms() + 1)
+
+    outcomes = []
+    for index in range(500):
+        reset(bench, objects)
+        store = Meanwhile(bench.store, after=True)
+        fork = through(bench, store, branch="old")
+        store.expect(go_on, at=index)
+        try:
+            commit(bench, "w", fork)
+            is_done = True
+        except (NotFound, Conflict):
+            is_done = False
+        if store.happened is None:
+            break
+        live = check_whole(bench)["new"]
+        assert {"x", "y", "z"} <= set(live)
+        assert ("w" in live) == is_done, f"call {index}: {live}"
+        outcomes.append(is_done)
+    assert outcomes.count(True) > 1
+    assert outcomes.count(False) > 1
+
+
+def test_a_renamed_branch_begins_with_its_newest_schema(new_bench: Any) -> None:
+    """Whoever opens it while its schemas are put has all columns."""
+    bench = new_bench({})
+    fork = fill(bench)
+    for name in ("x", "y", "z"):
+        fork.add_column(name, pa.int32())
+    seen = set[int]()
+
+    def look() -> None:
+        ids = {
+            number
+            for meta in bench.store.list("branch/branch-new/schema")
+            if (number := parse_schema(meta.path)) is not None
+        }
+        assert not ids or max(ids) == 3
+        seen.add(len(ids))
+
+    total = len(record(bench))
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    for index in range(total):
+        reset(bench, objects)
+        store = Meanwhile(bench.store, after=True)
+        table = through(bench, store)
+        store.expect(look, at=index)
+        table.rename_branch("old", "new")
+    assert seen == {0, 1, 2, 3, 4}
 
 
 def test_a_tag_that_is_put_while_a_rename_is_under_way_is_confirmed_only_if_it_goes_along(new_bench: Any) -> None:
