@@ -35,6 +35,7 @@ from mutations.defects import (
     always,
     answer,
     change_arguments,
+    forget,
     never,
     pass_on,
     raise_nothing,
@@ -50,6 +51,11 @@ from mutations.guarantee import Guarantee
 def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]]) -> Any:
     """Keys as Python compares them, for which -0.0 is 0.0."""
     return encode([[pc.add(it, 0.0) if pa.types.is_floating(it.type) else it for it in columns] for columns in runs])
+
+
+def commit_as_own(commit_changes: Callable[..., Any], branch: TableBranch, changes: Any, **keywords: Any) -> Any:
+    """Take the files of a caller for those of the commit alone."""
+    return commit_changes(branch, changes, **{**keywords, "own": commit.OwnFiles(changes)})
 
 
 GUARANTEES = [
@@ -72,6 +78,11 @@ GUARANTEES = [
     Guarantee(
         "A commit that was interrupted (Ctrl-C) behind its snapshot keeps its files.",
         see(rows.commit_or_discard, NotFound, BaseException),
+        "behaviour/table/test_interrupts.py::test_a_commit_that_is_interrupted_behind_its_snapshot_keeps_its_files",
+    ),
+    Guarantee(
+        "So it does after an answer that did not come: its snapshot may be there.",
+        forget(commit._Commit.run, lambda it: it.may_be_named),
         "behaviour/table/test_interrupts.py::test_a_commit_that_is_interrupted_behind_its_snapshot_keeps_its_files",
     ),
     Guarantee(
@@ -181,7 +192,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Files that a caller wrote are not deleted when their commit is repeated: they may be those of the first.",
-        change_arguments(rows.commit_changes, are_own=True),
+        replace(rows.commit_changes, commit_as_own),
         "behaviour/table/test_lost_replies.py::test_files_that_the_caller_wrote_stay_when_their_commit_is_repeated",
     ),
     Guarantee(

@@ -2,7 +2,8 @@
 
 Best effort: a file that cannot be deleted stays as an orphan for `remove_orphan_files`. Callers must be certain that no
 snapshot references the files: the write failed before the commit, or the commit is known to have failed. After an
-unclear outcome (`Unavailable`, `OutcomeUnknown`) nothing may be discarded.
+unclear outcome (`Unavailable`, `OutcomeUnknown`, an interrupt) nothing may be discarded, once a snapshot was put that
+names them: `lakebed.table.commit.commit.OwnFiles` says whether that may be.
 """
 
 from __future__ import annotations

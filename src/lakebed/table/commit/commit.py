@@ -152,6 +152,20 @@ class CommitOptions(TypedDict, total=False):
     """Unix ms, UTC: no older row is expected."""
 
 
+@dataclass(slots=True)
+class OwnFiles:
+    """Files that were written for one commit alone.
+
+    Attributes:
+        changes: the changes that brought them.
+        may_be_named: a snapshot that names them was put, or may have been: from then on an error leaves open whether
+            they are committed, unless it says that nothing was.
+    """
+
+    changes: Sequence[BucketChange] = ()
+    may_be_named: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """One change that should become the next snapshot."""
@@ -169,9 +183,9 @@ class CommitRequest:
     under an older schema are carried, as readers read them; see `conflicts.check_schemas`."""
     is_first: bool = False
     """The table has no version: where another writer has made one, the commit is `AlreadyExists` (``table_exists``)."""
-    own: Sequence[BucketChange] = ()
-    """Changes whose files were written for this commit, and that no other commit was asked for. Where the pair of user
-    and identifier is found committed before the first try, these files are deleted."""
+    own: OwnFiles | None = None
+    """Files that were written for this commit, and that no other commit was asked for; None: the files are a caller's.
+    Where the pair of user and identifier is found committed before the first try, these files are deleted."""
 
 
 def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
@@ -285,19 +299,21 @@ class _Commit:
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
                     self._discard()
-                    if self.tries == 0:
+                    if self.tries == 0 and self.request.own is not None:
                         # No snapshot was put that could name these files. After a try they are left to the search of
                         # orphans, whatever became of it.
-                        discard_changes(self.branch, self.request.own)
+                        discard_changes(self.branch, self.request.own.changes)
                     return earlier
                 snapshot = self._stage(head, inherited)
-            except LakebedError as error:
+            except BaseException as error:  # an interrupt too: no snapshot names what the try wrote
                 if isinstance(error, NotFound) and head is not None and self.branch.snapshots.find(head.id) != head:
                     # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
                     self._note_race(error)
                     continue
                 self._discard()
                 raise
+            if self.request.own is not None:
+                self.request.own.may_be_named = True  # and never false again, not even after a race that was lost
             try:
                 confirm = partial(confirm_commit, self.branch, snapshot, began_in, *self.looked)
                 self.branch.snapshots.append(snapshot, confirm=confirm)

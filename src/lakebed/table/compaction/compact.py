@@ -31,7 +31,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
-from lakebed.table.commit.commit import CommitRequest, commit
+from lakebed.table.commit.commit import CommitRequest, OwnFiles, commit
 from lakebed.table.compaction.compact_plan import CompactTask, plan_compaction
 from lakebed.table.compaction.lookup import Lookup
 from lakebed.table.files.data_file import RollingWriter
@@ -151,7 +151,7 @@ def run_task(
         if task.logs_changes:
             before = [file for file in task.split.files if file.level == task.output_level]
             changelog = log_rewrite(logger, store, task.split, before=before, after=(*added, *moved), plan=plan)
-    except Exception:
+    except BaseException:
         discard(store, (*writer.paths, *logger.paths))
         raise
     return BucketChange(
@@ -250,16 +250,18 @@ def compact(
         if dry_run or not tasks:
             return _report(tasks, [], None, seconds=clock.monotonic_s() - started_s, dry_run=dry_run)
         changes = run(tasks, _read_plan(branch, tasks))
+        own = OwnFiles(changes)
         try:
-            snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
-        except NotFound:  # of the table: nothing was committed
-            discard_changes(branch, changes)
-            raise
+            snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes, own=own))
         except Conflict as lost:
             discard_changes(branch, changes)
             if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:
                 raise
             continue
+        except BaseException as error:
+            if isinstance(error, NotFound) or not own.may_be_named:  # of the table: nothing was committed
+                discard_changes(branch, changes)
+            raise
         return _report(tasks, changes, snapshot, seconds=clock.monotonic_s() - started_s, dry_run=False)
     raise AssertionError("the last try returns or raises")
 
@@ -292,7 +294,7 @@ def _run_tasks(
                     progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
         finally:
             pool.close()
-    except Exception:
+    except BaseException:
         discard_changes(branch, finished)
         raise
     return changes

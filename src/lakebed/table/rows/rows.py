@@ -30,7 +30,7 @@ from lakebed.table.codec.binary_row import encode_rows
 from lakebed.table.codec.index_manifest import IndexEntry
 from lakebed.table.codec.manifest import entries_of_changes
 from lakebed.table.codec.roaring import Positions, encode_positions
-from lakebed.table.commit.commit import Basis, CommitOptions, CommitRequest, StagedChange, commit
+from lakebed.table.commit.commit import Basis, CommitOptions, CommitRequest, OwnFiles, StagedChange, commit
 from lakebed.table.engines.sequence import delete_columns
 from lakebed.table.files.data_file import RollingWriter
 from lakebed.table.files.dynamic_bucket import is_dynamic
@@ -297,29 +297,26 @@ def commit_changes(
     basis: Basis | None = None,
     schema_id: int | None = None,
     options: CommitOptions | None = None,
-    are_own: bool = False,
+    own: OwnFiles | None = None,
 ) -> Snapshot:
     """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
 
     Args:
         overwrite: also replace these live files, chosen in the newest snapshot.
         basis: the version that the changes were made from; see `CommitRequest.basis`.
-        are_own: the files of the changes were written for this commit alone; see `CommitRequest.own`.
+        own: the files of the changes, where they were written for this commit alone; see `CommitRequest.own`.
     """
     options = options or {}
     check_keywords(options, CommitOptions)
     if overwrite is not None and overwrite.rows is not None:
-        return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
+        return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options, own=own or OwnFiles())
     derive = None
-    own_changes = changes if are_own else ()
     if overwrite is not None:
         # What an overwrite takes away is in no changelog, so neither is what it brings.
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    request = CommitRequest(
-        kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own_changes
-    )
+    request = CommitRequest(kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own)
     return commit(branch, request)
 
 
@@ -335,6 +332,7 @@ def commit_or_discard(
 ) -> Snapshot:
     """Commit changes whose files were written for this commit. Delete them when it is refused, or repeats another.
 
+    So they are after any other error, and an interrupt, before a snapshot was put that could name them.
     A batch without any row makes no snapshot where one exists.
 
     Args:
@@ -344,6 +342,7 @@ def commit_or_discard(
         newest = branch.snapshots.latest()
         if newest is not None:
             return newest
+    own = OwnFiles(changes)
     try:
         return commit_changes(
             branch,
@@ -353,11 +352,12 @@ def commit_or_discard(
             basis=basis,
             schema_id=schema_id,
             options=options,
-            are_own=True,
+            own=own,
         )
-    except (Conflict, InvalidRequest, NotFound):
-        # These say that nothing was committed; any other error leaves that open.
-        discard_changes(branch, changes)
+    except BaseException as error:
+        # These three say that nothing was committed; any other one leaves that open, once a snapshot was put.
+        if isinstance(error, Conflict | InvalidRequest | NotFound) or not own.may_be_named:
+            discard_changes(branch, changes)
         raise
 
 
@@ -405,7 +405,7 @@ def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basi
         for rewrite in rewrites:
             change = without_rows(branch.store, rewrite, where=predicate, plan=plan, environment=branch.environment)
             changes.extend([change] if change is not None else [])
-    except Exception:
+    except BaseException:
         discard_changes(branch, changes)
         raise
     return changes
@@ -444,7 +444,7 @@ class _OverwrittenRows:
 
 
 def _commit_overwritten_rows(
-    branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions
+    branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions, own: OwnFiles
 ) -> Snapshot:
     """Commit changes in place of the rows for which a predicate is true; the files of `added` stay when it fails.
 
@@ -452,9 +452,10 @@ def _commit_overwritten_rows(
     """
     replaced = _OverwrittenRows(branch, where, added)
     try:
-        return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options))
-    except (InvalidRequest, Conflict):  # nothing was committed, as in `commit_or_discard`
-        replaced.discard(list(replaced.done))
+        return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options, own=own))
+    except BaseException as error:
+        if isinstance(error, InvalidRequest | Conflict) or not own.may_be_named:  # as in `commit_or_discard`
+            replaced.discard(list(replaced.done))
         raise
 
 
@@ -498,7 +499,7 @@ def without_rows(
             discard(store, writer.paths)
             return None
         added = writer.close(first_sequence=file.min_sequence_number)
-    except Exception:
+    except BaseException:
         discard(store, writer.paths)
         raise
     return BucketChange(

@@ -95,7 +95,7 @@ def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Colum
         return changes
     try:
         return [*changes, *without_matching(branch, where, basis=basis)]
-    except Exception:
+    except BaseException:
         discard_changes(branch, changes)
         raise
 

@@ -181,21 +181,22 @@ class TableWriter:
 
     def finish(self) -> list[BucketChange]:
         """Write what is left and return the changes to commit. The writer is closed then."""
+        bucket_count = self._settings.bucket_count
         with self._abandon_on_error():
             self._flush()
+            changes = [
+                BucketChange(
+                    partition=partition,
+                    bucket=bucket,
+                    total_buckets=bucket_count,
+                    added=tuple(files),
+                    changelog=tuple(self._logged.get((partition, bucket), ())),
+                    hashes=self._hashes_in(partition, bucket),
+                )
+                for (partition, bucket), files in self._added.items()
+            ]
         self._is_finished = True
-        bucket_count = self._settings.bucket_count
-        return [
-            BucketChange(
-                partition=partition,
-                bucket=bucket,
-                total_buckets=bucket_count,
-                added=tuple(files),
-                changelog=tuple(self._logged.get((partition, bucket), ())),
-                hashes=self._hashes_in(partition, bucket),
-            )
-            for (partition, bucket), files in self._added.items()
-        ]
+        return changes
 
     def abandon(self) -> None:
         """Delete the files written so far and close the writer. A no-op after `finish`."""
@@ -212,7 +213,7 @@ class TableWriter:
             raise Closed("This writer is finished; take a new one.")
         try:
             yield
-        except Exception:
+        except BaseException:  # an interrupt too: no one has the changes yet
             self.abandon()
             raise
 
