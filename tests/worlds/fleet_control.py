@@ -13,6 +13,7 @@ from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
 from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.log.port import LogBounds
 from lakebed.fleet.manifest import Deadlist, encode_deadlist, encode_manifest, refer
 from lakebed.fleet.model import Manifest, NodeRecord, Progress, TimelineIndex
 from lakebed.fleet.ports import (
@@ -243,6 +244,9 @@ class NotedLog(ManagedLog):
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         self.created.add(timeline)
+
+    def bounds(self, timeline: str) -> LogBounds:
+        return LogBounds(1, 0)
 
     def prune(self, timeline: str, through: int) -> None:
         self.pruned[timeline] = through

@@ -115,6 +115,11 @@ class Ledger:
         """Close the key-value store."""
         self.key_value.close()
 
+    def known_identity(self) -> str | None:
+        """The id of this ledger; None: no control plane has used it yet. Cost: 1 read."""
+        raw = self.key_value.get(layout.LEDGER)
+        return None if raw is None else _read(_ID, raw, "ledger").id
+
     def identity(self, proposed: str) -> str:
         """The id of this ledger; `proposed` becomes it when it has none yet. Cost: 1 read; the first time a write."""
         raw = self.key_value.get(layout.LEDGER)

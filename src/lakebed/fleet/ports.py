@@ -339,6 +339,8 @@ class Route(Message, frozen=True):
     """Ids of those that take no rows: a restore has replaced them."""
     lag_rows: int = 0
     """Reported by the target of a relocation, or by a node that cannot keep up: clients slow their appends down."""
+    committed: dict[str, int] = {}
+    """The last committed LSN of each timeline by its id, at the least: the log gives each later row a larger one."""
 
 
 class NodeStatus(Message, frozen=True):

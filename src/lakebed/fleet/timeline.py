@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import by_id, check_name, log_key
 from lakebed.fleet.log.port import Log, check_lsn, check_rows
 from lakebed.fleet.ports import Found, FoundMany, NodePort, TimelineChange, TimelineInfo
@@ -139,6 +139,7 @@ class Timeline:
                 the timeline is a pin, or was replaced by a restore (``read_only``).
             NotFound: ``timeline_not_found``, ``tenant_not_found``; nothing was written.
             OutcomeUnknown, Unavailable: ``tenant_unavailable``: the log did not answer in time.
+            Corruption: ``log_forked``: the log has lost records that were committed, and the rows are never seen.
 
         Cost: 1 request to the log. It waits while the node cannot keep up.
         """
@@ -148,6 +149,7 @@ class Timeline:
         attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
         before = self._reads.known_id
         id = self._reads.id(attempts)
+        committed = self._router.committed_lsn(id)
         self._router.slow_down()
         for _ in attempts:
             if expected is not None and before not in (None, id):
@@ -160,13 +162,35 @@ class Timeline:
                 attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
                 if id != before:
+                    committed = self._router.committed_lsn(id)
                     attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
             else:
+                if lsn <= committed:
+                    self._check_follows(id, lsn)
                 self._reads.saw(id, lsn)
                 return lsn
         raise attempts.failure() from attempts.reason
+
+    def _check_follows(self, id: str, lsn: int) -> None:
+        """Raise `Corruption` when the log gave a new row an LSN that was committed before: it lost records.
+
+        Nodes have other rows at that LSN, and never ingest this one. The control plane is asked first, for all parts
+        may have been restored since the route came.
+        """
+        self._router.route(fresh=True)
+        committed = self._router.committed_lsn(id)
+        if lsn > committed:
+            return
+        raise Corruption(
+            f"The log of {log_key(self.tenant, id)} gave LSN {lsn} to a new row, and LSN {committed} was committed "
+            "before: the log has lost records, or was restored to another moment than the ledger and the storage. The "
+            "row cannot be read, and nothing is to be written: stop the fleet, and restore all of them to one moment.",
+            kind="log_forked",
+            path=log_key(self.tenant, id),
+            last=committed,
+        )
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
         """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""

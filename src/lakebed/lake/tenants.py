@@ -15,6 +15,7 @@ from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet.address import read_address
 from lakebed.fleet.collect import OrphanCollector, OrphanReport
 from lakebed.fleet.connect import Fleet, connect
+from lakebed.fleet.control.claim import check_storage
 from lakebed.fleet.layout import LEDGER_FOLDER
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.manifest import decode_referenced
@@ -122,6 +123,7 @@ def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace:
 
     Raises:
         NotFound: ``fleet_not_found``: there is no ledger.
+        Conflict: as `lakebed.fleet.control.claim.check_storage`: the ledger is another fleet's.
     """
     try:
         key_value = (
@@ -137,6 +139,7 @@ def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace:
         ) from missing
     opened = Ledger(key_value)
     try:
+        check_storage(root.store, opened)
         return OrphanCollector(opened, root.store, grace=grace, environment=root.environment).collect(dry_run=dry_run)
     finally:
         opened.close()

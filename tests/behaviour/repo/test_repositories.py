@@ -217,6 +217,60 @@ def test_a_deleted_repository_is_gone_at_once(home: Repositories) -> None:
     assert [(record.name, record.record.uid) for record in home.deleted()] == [("analytics", old.id)]
 
 
+# ---- records of another storage
+
+
+@pytest.fixture
+def mixed() -> Iterator[tuple[Storage, Storage]]:
+    """Two storages with a repository of the same name, as long ago as a collection needs."""
+    first, second = Storage(), Storage()
+    for storage in (first, second):
+        with storage.open() as home:
+            repo = home.create("analytics")
+            repo.branch().put("a", storage.url.encode())
+            repo.branch().commit("first")
+        storage.environment.clock.sleep(3 * 86_400)
+    yield first, second
+    with second.open() as home:
+        assert home.repository("analytics").branch().get("a") == second.url.encode()
+
+
+def test_records_of_another_storage_are_refused(mixed: tuple[Storage, Storage]) -> None:
+    """What they put would be garbage to the repository that is there."""
+    first, second = mixed
+    with first.open(store=open_store(second.url, environment=first.environment)) as home:
+        problem = refused(Conflict, "namespace_of_other_records", home.repository, "analytics")
+        assert "belong to it (--metadata)" in str(problem)
+
+
+def test_a_collection_with_records_of_another_storage_deletes_nothing(mixed: tuple[Storage, Storage]) -> None:
+    """It names every file that was older than a day as one that no commit needs. A dry run says the same."""
+    first, second = mixed
+    with first.open(store=open_store(second.url, environment=first.environment)) as home:
+        for dry_run in (True, False):
+            for repository in home.list():
+                report = repository.collect(dry_run=dry_run)
+                assert report.deleted_count == 0
+                assert "Nothing is deleted: The records" in report.warnings[0]
+
+
+def test_remains_of_a_repository_of_another_storage_are_not_deleted(mixed: tuple[Storage, Storage]) -> None:
+    """The one of its name lives there."""
+    first, second = mixed
+    with first.open() as home:
+        home.delete("analytics")
+    first.environment.clock.sleep(3 * 86_400)
+    with first.open(store=open_store(second.url, environment=first.environment)) as home:
+        for dry_run in (True, False):
+            (report,) = sweep_deleted(home, dry_run=dry_run)
+            assert report.deleted_count == 0
+            assert "Nothing is deleted" in report.warnings[0]
+        assert len(home.deleted()) == 1
+    with first.open() as home:
+        sweep_deleted(home)
+        assert not home.deleted()
+
+
 # ---- crashes and rivals
 
 

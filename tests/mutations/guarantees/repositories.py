@@ -422,6 +422,22 @@ GUARANTEES = [
         pass_on(history._Writer.write, KeyValue.write, expected={}),
         "behaviour/repo/test_history_index.py::test_two_that_index_at_once_write_one_index",
     ),
+    # ---- records of another storage
+    Guarantee(
+        "A repository is not opened with the records of another storage.",
+        skip(catalog.LocalCatalog.repository, catalog.LocalCatalog._check_namespace),
+        "behaviour/repo/test_repositories.py::test_records_of_another_storage_are_refused",
+    ),
+    Guarantee(
+        "A collection with the records of another storage deletes nothing.",
+        raise_nothing(namespace.is_shared_namespace),
+        "behaviour/repo/test_repositories.py::test_a_collection_with_records_of_another_storage_deletes_nothing",
+    ),
+    Guarantee(
+        "What is left of a repository of another storage is not what is here.",
+        skip(drop._sweep, namespace.check_namespace),
+        "behaviour/repo/test_repositories.py::test_remains_of_a_repository_of_another_storage_are_not_deleted",
+    ),
     # ---- moving from lakeFS
     Guarantee(
         "A restore that a collection overtook names nothing that may be deleted.",
@@ -440,7 +456,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What lakeFS has stays where an older version dropped the field of a record that says so.",
-        replace(namespace.is_shared_namespace, lambda original, store, record: record.is_shared),
+        replace(namespace.is_shared_namespace, lambda original, store, record, **_: record.is_shared),
         f"{LAKEFS}::test_a_shared_namespace_is_remembered_where_an_older_version_changed_the_record",
     ),
     Guarantee(

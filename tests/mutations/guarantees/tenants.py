@@ -13,7 +13,7 @@ from lakebed import backoff
 from lakebed.errors import Conflict, NotFound
 from lakebed.fleet import address, client, ledger, machine, manifest, routing, together
 from lakebed.fleet import timeline as client_timeline
-from lakebed.fleet.control.claim import claim_storage
+from lakebed.fleet.control import claim
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.plane import ControlPlane
@@ -30,6 +30,7 @@ from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.serve import ControlOfStorage
 from lakebed.fleet.ports import Location
+from lakebed.lake import tenants as lake_tenants
 from mutations.defects import (
     always,
     answer,
@@ -144,8 +145,29 @@ GUARANTEES = [
     ),
     Guarantee(
         "A control plane does not start over a storage that another ledger committed to.",
-        raise_nothing(claim_storage),
+        raise_nothing(claim._check_owner),
         "behaviour/fleet/control/test_claim.py::test_a_second_ledger_is_refused_and_the_first_is_not",
+    ),
+    Guarantee(
+        "A control plane does not take a new storage for a ledger whose tenants have committed elsewhere.",
+        raise_nothing(claim._check_tenants),
+        "behaviour/fleet/control/test_claim.py::"
+        "test_a_ledger_with_tenants_is_not_taken_for_a_storage_that_has_nothing_of_them",
+    ),
+    Guarantee(
+        "A collection of orphans by another fleet's ledger deletes nothing.",
+        skip(lake_tenants.collect_orphans, claim.check_storage),
+        "behaviour/fleet/control/test_claim.py::test_a_collection_by_another_fleets_ledger_deletes_nothing",
+    ),
+    Guarantee(
+        "A write that the log puts at an LSN that the timeline had before is not acknowledged.",
+        raise_nothing(client_timeline.Timeline._check_follows),
+        "behaviour/fleet/test_halves.py::test_a_write_to_a_log_of_an_earlier_moment_is_not_acknowledged",
+    ),
+    Guarantee(
+        "A new tenant does not begin with rows that the log has of another fleet's.",
+        raise_nothing(ControlPlane._check_log_is_new),
+        "behaviour/fleet/test_halves.py::test_a_new_tenant_does_not_begin_with_the_rows_of_another_fleets",
     ),
     Guarantee(
         "A control plane that stood still gives every node a fresh interval.",

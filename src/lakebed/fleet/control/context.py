@@ -16,6 +16,7 @@ from lakebed.fleet.control.members import Member, Members
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.log.port import LogBounds
 from lakebed.fleet.model import NodeRecord, TenantRecord
 from lakebed.fleet.ports import Event, NodePort
 from lakebed.fleet.records import pending_of
@@ -37,6 +38,9 @@ class ManagedLog(Protocol):
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         """Begin a timeline; again is a no-op."""
+
+    def bounds(self, timeline: str) -> LogBounds:
+        """What a timeline has. Raises `NotFound`: it was dropped, or never created."""
 
     def prune(self, timeline: str, through: int) -> None:
         """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
@@ -122,6 +126,13 @@ class ControlContext:
             LOG.info("log not begun", tenant=tenant, error=error.kind)
             return False
         return True
+
+    def has_log(self, tenant: str, main: str) -> bool:
+        """Whether the log has rows, or had some, of a new tenant's first timeline; False where it does not answer."""
+        try:
+            return self.log is not None and self.log.bounds(log_key(tenant, main)).last > 0
+        except LakebedError:
+            return False
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""

@@ -398,6 +398,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         now_ms = self._context.now_ms()
         floor = self._ledger.floor(tenant)
         new = machine.new_tenant(tenant, policy=policy or Policy(), floor=floor, now_ms=now_ms)
+        self._check_log_is_new(new)
         member = self._members.choose()
         if member is not None:
             new = machine.attach(new, member.record, now_ms=now_ms).record
@@ -409,6 +410,24 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             member.promised += 1
             self._reconciler.deliver(record)
         return record
+
+    def _check_log_is_new(self, new: TenantRecord) -> None:
+        """Raise `Conflict` when the log has rows of a tenant that the ledger has never had: they would become its own.
+
+        The ledger knows of a tenant before the log does.
+        """
+        if not self._context.has_log(new.tenant, records.main_of(new)):
+            return
+        try:
+            self._ledger.tenant(new.tenant, fresh=True)
+        except NotFound:
+            raise Conflict(
+                f"The log has rows of a tenant {new.tenant!r} that this fleet's ledger does not know: the log is used "
+                "by another fleet too, or the ledger was restored to a time before the tenant. Give each fleet a log "
+                "of its own, restore ledger, log and storage to one moment, or choose another name.",
+                kind="log_of_another_tenant",
+                tenant=new.tenant,
+            ) from None
 
     def delete_tenant(self, tenant: str) -> None:
         before: dict[str, TenantRecord] = {}
@@ -446,9 +465,10 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         if record.is_deleted:
             raise no_tenant(tenant)
         self._reconciler.tell_if_untold(record)
+        committed = {timeline: progress.lsn for timeline, progress in record.timelines.items()}
         attachment = records.attachment_of(record, record.preferred)
         if attachment is None:
-            return ports.Route(tenant, None, None, 0, record.names, record.sealed)
+            return ports.Route(tenant, None, None, 0, record.names, record.sealed, committed=committed)
         member = self._members.get(attachment.node) or self._learn_member(attachment.node)
         load = None if member is None else member.loads.get(tenant)
         return ports.Route(
@@ -459,6 +479,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             record.names,
             record.sealed,
             lag_rows=load.lag_rows if load is not None and load.generation == attachment.generation else 0,
+            committed=committed,
         )
 
     def _learn_member(self, node: str) -> Member | None:

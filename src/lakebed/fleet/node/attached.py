@@ -294,7 +294,9 @@ class AttachedTenant:
             body = self._context.storage.get(reference.path)
         except NotFound as error:
             raise Unavailable(
-                f"The manifest {reference.path} is gone: {self.tenant} has a newer state, and is attached anew.",
+                f"The manifest {reference.path} is not in {self._context.storage.root_url}: {self.tenant} has a newer "
+                "state, and is attached anew; if this stays, the storage is not the ledger's, or was restored to a "
+                "time before it: restore both to one moment.",
                 kind="manifest_gone",
             ) from error
         return decode_referenced(body, reference)

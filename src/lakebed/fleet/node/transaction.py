@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.errors import InternalError, Unavailable
+from lakebed.errors import AlreadyExists, InternalError, Unavailable
 from lakebed.fleet.layout import deadlist_of, deadlist_path, manifest_path, txn_folder
 from lakebed.fleet.manifest import Deadlist, decode_manifest, encode_deadlist, encode_manifest, refer
 from lakebed.fleet.model import GONE_MAX, Manifest, ManifestRef, Progress, TimelineIndex
@@ -182,8 +182,24 @@ class OpenTransaction:
     def put_frozen(self) -> None:
         """Make the deadlist and the manifest of the request durable.
 
-        Raises `Unavailable`, `OutcomeUnknown`. Cost: 1 PUT, and 1 more when something died.
+        Raises:
+            AlreadyExists: kind ``transaction_used``: a transaction of this number was there before.
+            Unavailable, OutcomeUnknown: of the store.
+
+        Cost: 1 PUT, and 1 more when something died.
         """
+        try:
+            self._put_frozen()
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"Transaction {self.txn} of the tenant {self.tenant} cannot be committed: {error.message}, of an "
+                "earlier transaction with this number. The ledger was restored to a time before it: restore ledger, "
+                "log and storage to one moment.",
+                kind="transaction_used",
+                **error.facts,
+            ) from error
+
+    def _put_frozen(self) -> None:
         request = self._record.request
         assert request is not None
         if request.has_deadlist:

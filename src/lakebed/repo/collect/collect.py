@@ -181,8 +181,14 @@ class _Collection:
         self._grace_ms = round(options.grace.total_seconds() * 1000)
         self._subtract = subtract
         record = context.record
+        self._mismatch: Conflict | None = None
+        is_shared = True
+        try:
+            is_shared = is_shared_namespace(context.store, record, checked_as=context.name)
+        except Conflict as problem:
+            self._mismatch = problem
         # What is older was there before.
-        self._since = start_ulid(record.uid) if is_shared_namespace(context.store, record) else ""
+        self._since = start_ulid(record.uid) if is_shared else ""
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []
@@ -211,10 +217,12 @@ class _Collection:
             key_value.write(deletes=[keys.commit(commit_id) for commit_id in some])
 
     def _guard(self, judge: Callable[[], CollectionPlan]) -> CollectionPlan:
-        """Plan with nothing to delete when something is unreadable."""
+        """Plan with nothing to delete when something is unreadable, or the objects are not those of the records."""
         try:
+            if self._mismatch is not None:
+                raise self._mismatch
             return judge()
-        except (Corruption, NotFound, UnsupportedFormat) as problem:
+        except (Conflict, Corruption, NotFound, UnsupportedFormat) as problem:
             self.is_unsure = True
             return CollectionPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lakebed.decoding import decode_json
-from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
@@ -38,6 +38,8 @@ STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
 
 _TIME_CHARACTERS: Final = 10
 """Of a ULID, before what is random."""
+
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 
 _LOCAL: Final = "local://"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
@@ -153,20 +155,51 @@ def is_of_lakefs(path: str, *, uid: str = "") -> bool:
     return ulid is None or ulid < start_ulid(uid)
 
 
-def is_shared_namespace(store: ObjectStore, record: RepositoryRecord) -> bool:
+def is_shared_namespace(store: ObjectStore, record: RepositoryRecord, *, checked_as: str | None = None) -> bool:
     """Whether what is not of a repository stays in its namespace: its record says so, or its marker.
 
-    A marker that cannot be read protects what is there. Cost: 1 GET, unless the record says so.
+    A marker that cannot be read protects what is there.
+
+    Args:
+        checked_as: the name of the repository, to check the namespace too, with the same request.
+
+    Raises:
+        Conflict: as `check_namespace`.
+    Cost: 1 GET, unless the record says so and nothing is checked.
     """
-    if record.is_shared:
+    if record.is_shared and checked_as is None:
         return True
     try:
         marker = decode_json(bytes(store.get(MARKER_PATH)), _Marker)
     except NotFound:
-        return False
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        return record.is_shared
+    except _UNREADABLE:
         return True
-    return marker.is_shared
+    if checked_as is not None and marker.uid != record.uid:
+        raise Conflict(
+            f"The records that were opened are not those of {store.root_url}: its {MARKER_PATH} names the repository "
+            f"{marker.name} with the id {marker.uid}, and they have {checked_as} with the id {record.uid}. Open the "
+            "storage with the records that belong to it (--metadata), or restore both to the same moment.",
+            kind="namespace_of_other_records",
+            namespace=store.root_url,
+            repository=checked_as,
+            expected=marker.uid,
+            found=record.uid,
+        )
+    return record.is_shared or marker.is_shared
+
+
+def check_namespace(store: ObjectStore, record: RepositoryRecord, *, name: str) -> None:
+    """Check that a namespace is that of a repository whose records were opened: its marker names the same uid.
+
+    Records of another lake, or of another day, have a repository of this name too, and take what is here for garbage.
+    A marker that is missing or damaged is accepted: then nothing shows it.
+
+    Raises:
+        Conflict: kind ``namespace_of_other_records``.
+    Cost: 1 GET.
+    """
+    is_shared_namespace(store, record, checked_as=name)
 
 
 def start_ulid(uid: str) -> str:
@@ -232,7 +265,7 @@ def _read_marker(store: ObjectStore) -> _Marker:
         return decode_json(bytes(store.get(MARKER_PATH)), _Marker)
     except NotFound as error:
         raise _in_use(store, "its marker was taken away at this moment") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise Corruption(
             f"{store.url(MARKER_PATH)} is not a valid marker of a repository ({error}): restore it, or choose another "
             "folder.",

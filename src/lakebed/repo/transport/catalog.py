@@ -13,13 +13,14 @@ Owns: the records of repositories, and the contexts that are open. Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
-from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
@@ -34,7 +35,7 @@ from lakebed.repo.model.names import check_repository_name, missing_repository
 from lakebed.repo.model.options import RepositoryOptions
 from lakebed.repo.model.rows import prefix_range
 from lakebed.repo.outside.foreign import ForeignStores
-from lakebed.repo.outside.namespace import is_shared_namespace, namespace_folder, overlaps
+from lakebed.repo.outside.namespace import check_namespace, is_shared_namespace, namespace_folder, overlaps
 from lakebed.repo.records.context import RepositoryContext, make_context
 from lakebed.repo.records.records import (
     decode_record,
@@ -130,6 +131,8 @@ class LocalCatalog(Catalog):
         self._contexts: dict[str, RepositoryContext] = {}
         self._known: dict[str, tuple[bytes, RepositoryContext]] = {}
         """By name, the record that was read last, as it is stored, and its context."""
+        self._checked: set[str] = set()
+        """Uids of repositories whose namespaces were found to be theirs."""
         self._is_closed = False
         self._upkeep = Upkeep(
             key_value,
@@ -172,8 +175,17 @@ class LocalCatalog(Catalog):
         self.check_open()
         _, raw, record = self._load(name)
         context = self._context(name, record)
+        self._check_namespace(context)
         self._known[name] = raw, context
         return LocalTransport(context)
+
+    def _check_namespace(self, context: RepositoryContext) -> None:
+        """Once for a repository; while the storage does not answer, what needs only records goes on."""
+        if context.record.uid in self._checked:
+            return
+        with suppress(Unavailable):
+            check_namespace(context.store, context.record, name=context.name)
+            self._checked.add(context.record.uid)
 
     def known_context(self, name: str) -> RepositoryContext | None:
         """The context of a repository whose record is, as far as this process knows, the one that was read last.

@@ -6,24 +6,28 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import lakebed
 from lakebed.errors import Conflict, Corruption, LakebedError, UnsupportedFormat
 from lakebed.fleet import layout
-from lakebed.fleet.control.claim import claim_storage
+from lakebed.fleet.control.claim import check_storage, claim_storage
 from lakebed.fleet.control.serve import ControlSettings, start_control
 from lakebed.fleet.ledger import Ledger
-from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.model import Floor, NodeRecord
 from lakebed.fleet.ports import NodePort
+from lakebed.key_value.open import open_key_value
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore
 from worlds.errors import raises
 from worlds.fleet_control import CountedKeyValue
+from worlds.fleet_in_process import FleetInProcess
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
 
@@ -122,3 +126,40 @@ def test_a_control_plane_whose_ledger_was_lost_does_not_start(tmp_path: Path) ->
     shutil.move(tmp_path / "kept", lake / layout.LEDGER_FOLDER)
     with start_control(settings):
         pass
+
+
+def test_a_ledger_with_tenants_is_not_taken_for_a_storage_that_has_nothing_of_them(storage: ObjectStore) -> None:
+    """A new, empty storage is refused, and so is one with a tenant of the same name; their own one is not."""
+    fleet = FleetInProcess(nodes=1)
+    tenant = fleet.tenant("orders")
+    tenant.create()
+    tenant.main.put(b"k", b"v")
+    tenant.main.checkpoint()
+    manifest = fleet.ledger.tenant("orders", fresh=True).manifest
+    assert manifest is not None
+    for others in ((), (manifest.path,)):
+        for path in others:
+            storage.put(path, b"another fleet's")
+        with raises(Conflict, "storage_without_tenants", match=r"manifest\."):
+            claim_storage(storage, fleet.ledger, environment=Environment())
+        with raises(Conflict, "storage_without_tenants"):
+            check_storage(storage, fleet.ledger)
+    fleet.storage.delete([layout.OWNER_PATH])
+    check_storage(fleet.storage, fleet.ledger)
+    claim_storage(fleet.storage, fleet.ledger, environment=Environment())
+
+
+def test_a_collection_by_another_fleets_ledger_deletes_nothing(tmp_path: Path) -> None:
+    """There a tenant of the same name was dropped: all files of the one that lives here were taken for its remains."""
+    lake = tmp_path / "lake"
+    storage = open_store(str(lake))
+    claim(storage, MemorySpace())
+    path = layout.manifest_path("orders", 1, 1)
+    storage.put(path, b"of the fleet that owns the storage")
+    other = Ledger(open_key_value(str(lake / layout.LEDGER_FOLDER), environment=Environment()))
+    other.key_value.write([(layout.floor_key("orders"), msgspec.json.encode(Floor(9, 9)))])
+    other.close()
+    for dry_run in (True, False):
+        with raises(Conflict, "storage_of_another_ledger", match="was never this fleet's"):
+            lakebed.open(lake).collect_tenants(dry_run=dry_run, grace=timedelta(0))
+    assert list(storage.list("orders.tenant/"))
