@@ -6,11 +6,12 @@ import io
 import random
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,9 @@ import lakebed.repo
 from lakebed import Table
 from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, NotFound, Rejected
 from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.repo import (
+    Branch,
     Difference,
     DiffKind,
     HookCall,
@@ -31,8 +34,13 @@ from lakebed.repo import (
 from lakebed.repo.transport.transport import context_of
 from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
+from lakebed.table.commit.prepared import commit_prepared
+from lakebed.testing.between import Between
+from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.errors import raises, refused
 from worlds.forks import answer_in_fork
+
+R = TypeVar("R")
 
 
 def opened(where: str, folder: Path) -> AbstractContextManager[Repository]:
@@ -490,6 +498,76 @@ def test_a_long_write_to_a_table_whose_branch_is_reset_is_not_committed(repo: Re
     with raises(Conflict, "branch_moved"):
         table.upsert(pa.RecordBatchReader.from_batches(schema, batches()))
     assert Table.open(etl.store("t"), name="t").read().to_pylist() == [{"id": 1, "v": "before"}]
+
+
+class ResetBeforeSnapshot(StoreWrapper):
+    """Resets the branch once, right before a snapshot is put."""
+
+    def __init__(self, inner: ObjectStore, branch: Branch) -> None:
+        super().__init__(inner)
+        self.branch, self.was_reset = branch, False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        if call.kind == "put" and call.path.startswith("snapshot/") and not self.was_reset:
+            self.was_reset = True
+            self.branch.reset()
+        return perform()
+
+
+def make_table_in_branch(repo: Repository) -> tuple[Branch, pa.Table]:
+    """A table in the branch etl: one row is committed, and another one staged."""
+    etl, rows = repo.create_branch("etl"), pa.table({"id": [1]})
+    table = Table.create(etl.store("t"), name="t", schema=rows.schema)
+    table.append(rows)
+    etl.commit("a row")
+    table.append(pa.table({"id": [2]}))
+    return etl, rows
+
+
+def test_a_reset_between_the_look_for_files_and_the_commit_leaves_no_snapshot(repo: Repository) -> None:
+    """The commit looks once more: it is taken back and refused, and the table is as the reset left it."""
+    etl, rows = make_table_in_branch(repo)
+    store = ResetBeforeSnapshot(etl.store("t"), etl)
+    with raises(Conflict, "branch_moved"):
+        Table.open(store, name="t").append(pa.table({"id": [3]}))
+    assert store.was_reset
+    table = Table.open(etl.store("t"), name="t")
+    assert (table.read(), len(list(table.snapshots()))) == (rows, 1)
+    table.append(pa.table({"id": [4]}))
+    assert table.read()["id"].to_pylist() == [1, 4]
+
+
+@pytest.mark.parametrize("verb", ["delete", "overwrite"])
+def test_a_change_whose_manifests_a_reset_took_is_made_again(repo: Repository, verb: str) -> None:
+    """It brings no data files that could be missing, so it is made again on what the reset left."""
+    etl, _ = make_table_in_branch(repo)
+    store = Between(etl.store("t"), kind="put", prefix="manifest", happens=etl.reset)
+    late = Table.open(store, name="t")
+    if verb == "delete":
+        late.delete("id = 1")
+    else:
+        late.overwrite(pa.table({"id": pa.array([], pa.int64())}))
+    assert store.happened
+    table = Table.open(etl.store("t"), name="t")
+    assert (table.read().num_rows, len(list(table.snapshots()))) == (0, 2)
+
+
+def test_a_prepared_commit_whose_files_a_reset_takes_at_last_leaves_no_snapshot(repo: Repository) -> None:
+    """Its client finds no snapshot of it, and is told to prepare it again."""
+    etl, rows = make_table_in_branch(repo)
+    store = etl.store("t")
+    prepared = Table.open(store, name="t").latest()
+    assert prepared is not None
+    files = {
+        meta.path: bytes(store.get(meta.path)) for folder in ("bucket-0", "manifest") for meta in store.list(folder)
+    }
+    etl.reset()
+    for path, body in files.items():
+        store.put(path, body)
+    late = ResetBeforeSnapshot(store, etl)
+    assert commit_prepared(Table.open(late, name="t").context, replace(prepared, properties={})) is None
+    assert late.was_reset
+    assert Table.open(store, name="t").read() == rows
 
 
 def test_a_branch_is_a_store(local: Repository) -> None:

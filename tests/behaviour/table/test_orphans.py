@@ -230,7 +230,8 @@ def test_a_writer_of_an_hour_pays_nothing_for_it(bench: Bench) -> None:
     bench.clock.advance(3_600)
     with bench.store.count() as requests:
         commit_changes(bench.table.context, changes)
-    assert requests.head <= 2
+    # In a branch, which a reset may take back at any time, it looks for them before and after the put.
+    assert requests.head <= 2 + 3 * bench.store.is_versioned
 
 
 def test_a_collection_whose_clock_is_ahead_takes_no_file_of_a_writer(bench: Bench) -> None:

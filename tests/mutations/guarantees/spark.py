@@ -10,11 +10,11 @@ from lakebed.pipeline import carry, increments
 from lakebed.pipeline.table_branch import TableBranches
 from lakebed.spark import worker
 from lakebed.spark.catalog import replace, scans, writes
-from lakebed.spark.dataframe import writing
 from lakebed.spark.datasource.stream_source import StreamReader
 from lakebed.spark.plan import change_rows, filters, found_rows
 from lakebed.spark.streams import stream_commits
 from lakebed.spark.tasks import native_writes, tasks
+from lakebed.table.commit import presence
 from lakebed.table.schema import replace_columns
 from lakebed.table.write import write_settings
 from mutations.defects import answer, forget, never, pass_on, raise_nothing, returns, see, skip
@@ -114,7 +114,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Rows that the driver commits into a branch while it is reset are no success.",
-        skip(writing.write_arrow, writing.check_committed),
+        returns(presence.is_taken_back, False),
         "unit/spark/test_shipping.py::test_a_reset_in_the_middle_of_a_drivers_commit_is_told[write]",
     ),
     # ---- pipelines

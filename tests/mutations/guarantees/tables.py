@@ -133,6 +133,21 @@ GUARANTEES = [
         "behaviour/repo/test_facade.py::test_a_long_write_to_a_table_whose_branch_is_reset_is_not_committed[memory-reset]",
     ),
     Guarantee(
+        "A commit in a branch that is reset just before its snapshot is put is withdrawn, and not called committed.",
+        returns(commit.confirm_kept, None),
+        "behaviour/repo/test_facade.py::test_a_reset_between_the_look_for_files_and_the_commit_leaves_no_snapshot[memory]",
+    ),
+    Guarantee(
+        "A change without data files, whose manifests a reset took, does not leave a table that cannot be read.",
+        returns(commit._Commit._forget_manifests, None),
+        "behaviour/repo/test_facade.py::test_a_change_whose_manifests_a_reset_took_is_made_again[memory-delete]",
+    ),
+    Guarantee(
+        "A snapshot that another client prepared is withdrawn when a reset took its files just before the put.",
+        returns(prepared.confirm_kept, None),
+        "behaviour/repo/test_facade.py::test_a_prepared_commit_whose_files_a_reset_takes_at_last_leaves_no_snapshot[memory]",
+    ),
+    Guarantee(
         "A snapshot that another client prepared brings no deleted row back.",
         raise_nothing(prepared._check_vectors),
         "behaviour/table/test_prepared.py::test_deleted_rows_stay_deleted",

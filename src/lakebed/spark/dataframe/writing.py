@@ -27,7 +27,7 @@ from lakebed.spark.plan.expression import exact_column
 from lakebed.spark.plan.shipping import ship, split_bytes, split_files
 from lakebed.spark.plan.types import arrow_schema_of
 from lakebed.spark.start import find_session
-from lakebed.spark.tasks.committing import WRITTEN_AGAIN, check_committed, commit_changes, discarding
+from lakebed.spark.tasks.committing import WRITTEN_AGAIN, commit_changes, discarding
 from lakebed.spark.tasks.tasks import changes_of_units, collect_changes
 from lakebed.spark.tasks.write_tasks import distribute, write_task
 from lakebed.table.branch.discard import discard_changes
@@ -124,9 +124,7 @@ def write_arrow(
     for name in _instants_to_utc(rows.schema, table.refresh()):
         column = rows.column(name)
         rows = rows.set_column(rows.schema.get_field_index(name), name, column.cast(pa.timestamp(column.type.unit)))
-    snapshot = table.write(rows, deletes=deletes, **options)
-    check_committed(table, snapshot)
-    return snapshot
+    return table.write(rows, deletes=deletes, **options)
 
 
 def upsert(

@@ -55,7 +55,7 @@ from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
 from lakebed.table.commit.late_rows import number_after
-from lakebed.table.commit.presence import explain_gone, find_gone_file, is_taken_back
+from lakebed.table.commit.presence import confirm_kept, explain_gone, find_gone_file, is_taken_back
 from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.model.model import (
     BATCH_COMMIT_IDENTIFIER,
@@ -286,6 +286,8 @@ class _Commit:
     """The entries of the manifests written so far, by name."""
     changelog: _Changelog | None = None
     """The changelog of the change, written once: no lost race changes it."""
+    brought: list[pa.Table] = field(default_factory=list)
+    """The entries of the files that the running try brings, of rows and of changelogs."""
 
     def run(self) -> Snapshot:
         began_in = find_branch_id(self.branch)
@@ -315,8 +317,7 @@ class _Commit:
             if self.request.own is not None:
                 self.request.own.may_be_named = True  # and never false again, not even after a race that was lost
             try:
-                confirm = partial(confirm_commit, self.branch, snapshot, began_in, *self.looked)
-                self.branch.snapshots.append(snapshot, confirm=confirm)
+                self.branch.snapshots.append(snapshot, confirm=partial(self._confirm, snapshot, began_in))
             except NotFound:
                 self._discard()
                 raise
@@ -324,6 +325,8 @@ class _Commit:
                 if lost.kind == "branch_replaced":
                     self._discard()
                     raise
+                if lost.kind == "branch_moved":
+                    self._forget_manifests()
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
                 self._note_race(lost)
@@ -393,11 +396,11 @@ class _Commit:
         )
         index_manifest = self._index_of(staged)
         changelog = self.changelog = self.changelog or self._write_changelog()
+        self.brought = [entries for entries in (staged.entries, changelog.entries) if entries is not None]
         self.used |= changelog.paths | self.renumbered
         self._put_waiting()
-        self._check_presence(staged.entries)
-        if changelog.entries is not None:
-            self._check_presence(changelog.entries)
+        for brought in self.brought:
+            self._check_presence(brought)
         delta_rows = row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
@@ -506,12 +509,16 @@ class _Commit:
 
     def _check_presence(self, entries: pa.Table) -> None:
         """Raise `Conflict` if new files are gone: a search of orphans, or a reset of their branch, took them."""
-        gone = find_gone_file(self.branch, entries, self.schema, select_new=_select_new)
+        gone = self._find_gone([entries])
         if gone is not None:
             raise Conflict(
                 f"The new file {gone} is not there any more; {explain_gone(self.branch)}. Nothing was committed.",
                 kind="branch_moved" if is_taken_back(self.branch) else "file_gone",
             )
+
+    def _find_gone(self, brought: Sequence[pa.Table]) -> str | None:
+        found = (find_gone_file(self.branch, entries, self.schema, select_new=_select_new) for entries in brought)
+        return next((path for path in found if path is not None), None)
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
@@ -652,6 +659,17 @@ class _Commit:
             store.put(path, body)
 
     # ---- before and after
+
+    def _confirm(self, snapshot: Snapshot, began_in: str | None) -> None:
+        """Raise unless what was put is a commit: of a table that is there, with all its files."""
+        confirm_commit(self.branch, snapshot, began_in, *self.looked)
+        index = [] if snapshot.index_manifest is None else [self.branch.layout.manifest(snapshot.index_manifest)]
+        confirm_kept(self.branch, snapshot, self.used.union(index), find_gone=lambda: self._find_gone(self.brought))
+
+    def _forget_manifests(self) -> None:
+        """Have the next try write all manifests again: a reset took those of this one."""
+        self.delta, self.changelog, self.checked = None, None, None
+        self.merged.clear()
 
     def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
         if head is None:

@@ -50,7 +50,7 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_delta
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import explain_gone, find_gone_file
+from lakebed.table.commit.presence import confirm_kept, explain_gone, find_gone_file, is_taken_back
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -123,6 +123,7 @@ def commit_prepared(
             return known
         try:
             whole = _complete(branch, snapshot, head, schema, committer=committer)
+            look = _plan_look(branch, whole, schema)
         except LakebedError as error:
             newest = branch.snapshots.latest()
             if newest != head:  # another commit came first, perhaps this one itself, or a rollback with files of it
@@ -130,7 +131,11 @@ def commit_prepared(
             if isinstance(error, _UNREADABLE):
                 raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
             raise
-        confirm = partial(confirm_commit, branch, whole, began_in, schema, listed)
+
+        def confirm() -> None:
+            confirm_commit(branch, whole, began_in, schema, listed)
+            look()
+
         try:
             branch.snapshots.append(whole, confirm=confirm, hints=False)
         except Conflict as lost:
@@ -138,6 +143,18 @@ def commit_prepared(
                 raise
             return _find_committed(branch, snapshot, branch.snapshots.latest())
         return whole
+
+
+def _plan_look(branch: TableBranch, snapshot: Snapshot, schema: TableSchema) -> Callable[[], None]:
+    """What looks, after the put, whether all that a snapshot names is there. Cost: nothing: its lists are cached."""
+    if not is_taken_back(branch):
+        return lambda: None
+    names = {snapshot.base_manifest_list, snapshot.delta_manifest_list}
+    names |= {meta.file_name for meta in branch.manifests.all_metas(snapshot)}
+    names |= {name for name in (snapshot.changelog_manifest_list, snapshot.index_manifest) if name is not None}
+    entries = branch.manifests.delta_entries(snapshot)
+    find_gone = partial(find_gone_file, branch, entries, schema, select_new=lambda added: added)
+    return partial(confirm_kept, branch, snapshot, set(map(branch.layout.manifest, names)), find_gone=find_gone)
 
 
 def _find_base(branch: TableBranch, snapshot: Snapshot) -> Snapshot | None:

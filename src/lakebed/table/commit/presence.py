@@ -5,24 +5,26 @@ grace, a day. A writer that stood still for so long, or a job that took so long,
 are lost. So files that are old are looked for before the snapshot is put; to look for young ones would cost every
 commit a request a file, and would find nothing.
 
-In a branch of a repository a reset or a merge by others takes back files of any age, so all are looked for. A client
-that is refused after its commit was made is no substitute: it finds its snapshot, and reports success.
+In a branch of a repository a reset or a merge by others takes back files of any age, so all are looked for, and for one
+that comes just then once more after the put: it took the snapshot too, or the snapshot is withdrawn. That alone is no
+substitute: a client that is refused after its commit was made finds its snapshot, and reports success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.errors import Conflict
 from lakebed.objects.port import has_object
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.codec.manifest import ADD
 from lakebed.table.files.placement import Placement
-from lakebed.table.model.model import TableSchema
+from lakebed.table.model.model import Snapshot, TableSchema
 
 _WHY_GONE: Final = "files that no version names are deleted after a day: write the rows again"
 _WHY_TAKEN_BACK: Final = "the branch was reset or merged since it was written: write the rows again"
@@ -90,6 +92,40 @@ def find_gone_file(
             if not any(has_object(branch.store, f"{folder}/{name}") for folder in folders):
                 return f"{folders[0]}/{name}"
     return None
+
+
+def confirm_kept(
+    branch: TableBranch, snapshot: Snapshot, parts: Collection[str], *, find_gone: Callable[[], str | None]
+) -> None:
+    """Raise if a snapshot that was just put in a branch of a repository names what a reset took before the put.
+
+    One that is gone itself was reset after its commit, or has expired, as any may be.
+
+    Args:
+        parts: paths of its lists and manifests.
+        find_gone: the path of a data file that it adds and that is gone.
+
+    Raises `Conflict`: kind ``branch_moved``. Cost: nothing elsewhere; 1 request for the parts and that of `find_gone`.
+    """
+    if not is_taken_back(branch):
+        return
+    gone = _find_missing(branch, parts) or find_gone()
+    if gone is None:
+        return
+    now = branch.snapshots.find(snapshot.id)
+    if now is not None and now.uuid == snapshot.uuid:
+        raise Conflict(
+            f"The file {gone} of the commit is not there any more; {_WHY_TAKEN_BACK}. The commit was withdrawn.",
+            kind="branch_moved",
+            path=gone,
+        )
+
+
+def _find_missing(branch: TableBranch, paths: Collection[str]) -> str | None:
+    if isinstance(branch.store, _FindsMany):
+        present = branch.store.entries(sorted(paths))
+        return next((path for path in paths if path not in present), None)
+    return next((path for path in paths if not has_object(branch.store, path)), None)
 
 
 def _list_names(branch: TableBranch, folders: Sequence[str]) -> set[str]:
