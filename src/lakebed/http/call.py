@@ -25,7 +25,7 @@ from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest, page_of
 from lakebed.http.pools import run_in
 from lakebed.http.replies import HAS_PIECE, json
 from lakebed.http.serving import Serving
-from lakebed.http.streaming import download, gather_chunks, upload
+from lakebed.http.streaming import download, upload
 from lakebed.texts import format_value
 
 _LATE_S: Final = 1.0
@@ -327,8 +327,8 @@ class Call:
 
     async def upload(self, chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R]) -> R:
         """Hand a large body to a call that takes an iterator: `lakebed.http.streaming.upload`."""
-        pieces = gather_chunks(chunks, bytes_min=self.serving.options.chunk_bytes)
-        return await upload(pieces, into=into, slots=self.serving.pools.uploads)
+        options, pools = self.serving.options, self.serving.pools
+        return await upload(chunks, into=into, slots=pools.uploads, piece_bytes=options.chunk_bytes)
 
     async def download(self, open_chunks: Callable[[], Iterator[R]]) -> AsyncGenerator[R, None]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""

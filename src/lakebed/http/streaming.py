@@ -34,18 +34,21 @@ class _Ended:
         self.error = error
 
 
-async def gather_chunks(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of at least `bytes_min`, except the last: fewer and larger steps."""
+async def _gather_chunks(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[list[bytes]]:
+    """The same chunks in lists of at least `bytes_min`, except the last: each costs a step from thread to thread.
+
+    They are not joined: new pages for each piece, and a copy, took a tenth of an upload.
+    """
     pieces: list[bytes] = []
     size = 0
     async for chunk in chunks:
         pieces.append(chunk)
         size += len(chunk)
         if size >= bytes_min:
-            yield b"".join(pieces)
+            yield pieces
             pieces, size = [], 0
     if pieces:
-        yield b"".join(pieces)
+        yield pieces
 
 
 async def whole_or_stream(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
@@ -71,8 +74,10 @@ async def prepend(pieces: list[bytes], rest: AsyncIterator[bytes]) -> AsyncItera
         yield chunk
 
 
-async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slots: UploadSlots) -> R:
-    """Pass a body to a call that takes an iterator, while it arrives.
+async def upload(
+    chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slots: UploadSlots, piece_bytes: int
+) -> R:
+    """Pass a body to a call that takes an iterator, while it arrives, in pieces of at least `piece_bytes`.
 
     Args:
         into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this call.
@@ -83,12 +88,12 @@ async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffe
         Whatever `chunks` or `into` raises.
     """
     async with slots.hold() as slot:
-        return await _upload(chunks, into=into, slot=slot)
+        return await _upload(_gather_chunks(chunks, bytes_min=piece_bytes), into=into, slot=slot)
 
 
-async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slot: UploadSlot) -> R:
+async def _upload(chunks: AsyncIterator[list[bytes]], *, into: Callable[[Iterator[Buffer]], R], slot: UploadSlot) -> R:
     loop = asyncio.get_running_loop()
-    pieces: SimpleQueue[bytes | _Ended] = SimpleQueue()
+    pieces: SimpleQueue[list[bytes] | _Ended] = SimpleQueue()
     capacity = asyncio.Semaphore(_WAITING_MAX)
 
     def arriving() -> Iterator[Buffer]:
@@ -98,7 +103,7 @@ async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buff
                 if piece.error is not None:
                     raise Unavailable("The client disconnected in the middle of its upload.", kind="client_gone")
                 return
-            yield piece
+            yield from piece
             loop.call_soon_threadsafe(capacity.release)
 
     running = loop.run_in_executor(slot.pool, into, arriving())

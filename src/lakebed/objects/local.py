@@ -21,6 +21,7 @@ import fcntl
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar, cast
@@ -40,6 +41,8 @@ R = TypeVar("R")
 
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
+_LARGE_BYTES: Final = 128 << 10
+"""From here on the C library may give a block pages of its own, and making them takes longer than reading into them."""
 _IO_BYTES_MAX: Final = 1 << 30
 """Linux moves at most 2 GiB - 4 KiB in one call."""
 
@@ -231,7 +234,7 @@ class LocalDriver(Driver):
     def _read_range(self, descriptor: int, path: str, byte_range: ByteRange) -> Buffer:
         start, end = byte_range
         if end - start <= _IO_BYTES_MAX:
-            body = os.pread(descriptor, end - start, start)
+            body = _read_once(descriptor, start, end - start)
             if len(body) == end - start:  # the common case: the size need not be read
                 return body
         start, end = check_range(byte_range, size_bytes=os.fstat(descriptor).st_size, path=path)
@@ -743,8 +746,17 @@ def _write_all(descriptor: int, body: memoryview) -> None:
         written += os.write(descriptor, body[written : written + _IO_BYTES_MAX])
 
 
+def _read_once(descriptor: int, start: int, size_bytes: int) -> bytes | memoryview:
+    """What one call reads, at most `size_bytes`: a large piece in memory of Arrow's, which is used again."""
+    allocate = None if size_bytes < _LARGE_BYTES else getattr(sys.modules.get("pyarrow"), "allocate_buffer", None)
+    if allocate is None:  # who only lists and copies objects needs no Arrow
+        return os.pread(descriptor, size_bytes, start)
+    body = memoryview(allocate(size_bytes)).cast("B")
+    return body[: os.preadv(descriptor, [body], start)].toreadonly()
+
+
 def _read_exactly(descriptor: int, start: int, size_bytes: int, path: str) -> Buffer:
-    body = os.pread(descriptor, min(size_bytes, _IO_BYTES_MAX), start)
+    body = _read_once(descriptor, start, min(size_bytes, _IO_BYTES_MAX))
     if len(body) == size_bytes:
         return body
     whole = bytearray(size_bytes)
