@@ -465,3 +465,25 @@ def test_by_default_a_megabyte_of_rows_stays_in_memory(place: DatabaseLocation) 
         assert list(place.store.list("sst")) == []
         database.flush(memtable=True)
         assert len(list(place.store.list("sst"))) == 1
+
+
+@pytest.mark.parametrize("verb", ["put", "delete", "write"])
+@pytest.mark.parametrize("value_bytes", [0, 700])
+def test_a_memtable_is_full_by_rows_or_by_bytes(verb: str, value_bytes: int) -> None:
+    """Rows without values count too, by what they take in memory: else memory grows by much more than is set."""
+    options = {"l0_sst_bytes": 64 << 10, "unflushed_bytes_max": 64 << 20, "wal_bytes_max": 64 << 20}
+    with ManualDatabase.new().open(**options) as database:
+        for number in range(2_000):
+            key = b"%d" % number
+            if verb == "put":
+                database.put(key, bytes(value_bytes), await_durable=False)
+            elif verb == "delete":
+                database.delete(key, await_durable=False)
+            else:
+                batch = WriteBatch()
+                batch.put(key, bytes(value_bytes))
+                database.write(batch, await_durable=False)
+        stats = database.stats()
+        full_count = stats.memtable_bytes // options["l0_sst_bytes"]
+        assert full_count > 2
+        assert full_count - 1 <= stats.memtables_waiting <= full_count
