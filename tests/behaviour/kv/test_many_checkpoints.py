@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
+from lakebed.kv.checkpoint import readable_versions
 from lakebed.kv.layout import parse_sst, parse_wal
+from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.wal_record import FENCE_BYTES
@@ -160,3 +163,14 @@ def test_a_reader_of_a_checkpoint_reads_the_log_of_its_version_only(manual: Manu
                 assert manual.numbers(reader) == numbers
                 assert reader.get(key_of(numbers[-1])) == value_of(numbers[-1])
                 assert reader.get(key_of(numbers[-1] + 9)) is None
+
+
+@pytest.mark.parametrize(
+    ("since", "newest", "named"),
+    [(5, 5, "version 5, the newest,"), (3, 5, "versions 3 to 5"), (7, 5, "version 5, the newest,")],
+)
+def test_what_can_be_read_is_said_by_its_numbers(manual: ManualDatabase, since: int, newest: int, named: str) -> None:
+    """The newest alone, or all from the first one that a collection has left."""
+    manual.write(1)
+    manifest = ManifestLog(manual.place()).latest()
+    assert readable_versions(msgspec.structs.replace(manifest, readable_since=since, content_since=newest)) == named
