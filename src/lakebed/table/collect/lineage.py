@@ -96,7 +96,7 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
 
     Returns:
         One report when there were any.
-    Cost: 2 LISTs + 1 GET; 1 GET and at most 2 HEADs more for each snapshot below the marks, of which there are none but
+    Cost: 2 LISTs + 1 GET; 1 GET and 2 HEADs more for each snapshot below the marks, of which there are none but
     after a late landing or after another client's rollback.
     """
     boundary, expired = branch.snapshots.log.boundary(), expiry_boundary(branch)
@@ -117,7 +117,9 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
             continue
         # An id that the boundary passed while no snapshot had it: put late, or brought back by another client.
         is_spent = snapshot_id < expired or branch.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
-        if is_spent and not (snapshot_id in reached and _has_lists(branch, snapshot)):
+        lists = _count_lists(branch, snapshot)
+        # Without both lists it is one that expired, also where the note of that was put back by a late retry.
+        if lists == 0 or (is_spent and not (snapshot_id in reached and lists == 2)):
             late.append(snapshot_id)
     if not late:
         return []
@@ -146,14 +148,14 @@ def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:
     return frozenset(reached)
 
 
-def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:
-    """Whether the manifest lists of a snapshot, which no other one references, exist. Cost: 2 HEADs.
+def _count_lists(branch: TableBranch, snapshot: Snapshot) -> int:
+    """How many of the two manifest lists of a snapshot, which no other one references, exist. Cost: 2 HEADs.
 
     They distinguish a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot
     above follows both.
     """
     names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-    return all(has_object(branch.store, branch.layout.manifest(name)) for name in names)
+    return sum(has_object(branch.store, branch.layout.manifest(name)) for name in names)
 
 
 def _find(branch: TableBranch, snapshot_id: int) -> Snapshot | None:
