@@ -60,7 +60,7 @@ from worlds.repo.model_verbs import (
 )
 from worlds.repo.monitor import MonitoredKeyValue
 from worlds.repo.operations import diff_refs, diff_uncommitted, start_import
-from worlds.repo.world import RepositoryWorld, check_body
+from worlds.repo.world import REBASER, RepositoryWorld, check_body
 
 R = TypeVar("R")
 
@@ -434,7 +434,7 @@ class Process:
     def rebase(self, rng: random.Random) -> None:
         """Rebase a branch onto another reference."""
         branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
-        self.move(Rebase(branch=branch, onto=self._news(branch, rng), strategy=strategy))
+        self.move(Rebase(branch=branch, onto=self._news(branch, rng), strategy=strategy, committer=REBASER))
 
     def import_objects(self, rng: random.Random) -> None:
         """Import a folder, or resume an import that another process has left."""
