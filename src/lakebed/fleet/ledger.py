@@ -115,7 +115,7 @@ class Ledger:
         """Close the key-value store."""
         self.key_value.close()
 
-    def known_identity(self) -> str | None:
+    def read_identity(self) -> str | None:
         """The id of this ledger; None: no control plane has used it yet. Cost: 1 read."""
         raw = self.key_value.get(layout.LEDGER)
         return None if raw is None else _read(_ID, raw, "ledger").id

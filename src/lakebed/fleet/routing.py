@@ -202,7 +202,7 @@ class Router:
             timeline=name,
         )
 
-    def committed_lsn(self, id: str) -> int:
+    def find_committed_lsn(self, id: str) -> int:
         """The last committed LSN of a timeline, at the least, as the last route says. Cost: no request."""
         with self._lock:
             return 0 if self._route is None else self._route.committed.get(id, 0)

@@ -149,7 +149,7 @@ class Timeline:
         attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
         before = self._reads.known_id
         id = self._reads.id(attempts)
-        committed = self._router.committed_lsn(id)
+        committed = self._router.find_committed_lsn(id)
         self._router.slow_down()
         for _ in attempts:
             if expected is not None and before not in (None, id):
@@ -162,7 +162,7 @@ class Timeline:
                 attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
                 if id != before:
-                    committed = self._router.committed_lsn(id)
+                    committed = self._router.find_committed_lsn(id)
                     attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
@@ -180,7 +180,7 @@ class Timeline:
         may have been restored since the route came.
         """
         self._router.route(fresh=True)
-        committed = self._router.committed_lsn(id)
+        committed = self._router.find_committed_lsn(id)
         if lsn > committed:
             return
         raise Corruption(

@@ -72,7 +72,7 @@ def check_storage(storage: ObjectStore, ledger: Ledger) -> None:
     if owner is None:
         _check_tenants(storage, ledger)
     else:
-        _check_owner(storage, owner, ledger.known_identity())
+        _check_owner(storage, owner, ledger.read_identity())
 
 
 def _check_owner(storage: ObjectStore, owner: Owner, ledger_id: str | None) -> None:

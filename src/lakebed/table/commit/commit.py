@@ -517,8 +517,8 @@ class _Commit:
             )
 
     def _find_gone(self, brought: Sequence[pa.Table]) -> str | None:
-        found = (find_gone_file(self.branch, entries, self.schema, select_new=_select_new) for entries in brought)
-        return next((path for path in found if path is not None), None)
+        missing = (find_gone_file(self.branch, entries, self.schema, select_new=_select_new) for entries in brought)
+        return next((path for path in missing if path is not None), None)
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
