@@ -27,12 +27,12 @@ __all__ = [
 
 
 class LakebedError(Exception):
-    """Root of all lakebed errors.
+    """Root of all errors of lakebed.
 
     Args:
-        message: one sentence: what was asked, what is there, what to do.
-        kind: stable machine-readable name, for scripts and tests; defaults to the class's own.
-        facts: whatever else a handler may want (``path=``, ``table=``, ``tag=``, ...), kept in `facts`.
+        message: one sentence that says what was asked, what is there, and what to do.
+        kind: stable name for programs, such as ``table_not_found``; None: the class's own.
+        facts: further values for a handler (``path=``, ``table=``, ``tag=``, ...), kept in `facts`.
     """
 
     default_kind = "error"

@@ -58,22 +58,23 @@ def open_lake(
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
 ) -> Lake:
-    """Open the lake at a URL, or create one there.
+    """Open the lake at a URL. Create it if the folder is empty or missing.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://name``, ``file:///path`` or a plain path.
-        create: create a lake in an empty folder; False: raise `NotFound` instead.
+        create: False: raise `NotFound` instead of creating a lake.
         storage_options: settings and credentials of the object store, in addition to its environment variables.
+        environment: clock, randomness and concurrency; None: those of this machine.
 
     Raises:
-        InvalidRequest: the folder contains something else, or no lake and is inside of a table, or the store ignores
-            create-only puts.
-        NotFound: the folder is empty or missing, and not `create`.
+        InvalidRequest: the folder holds something else, or a new lake would be inside the folder of a table, or the
+            store ignores create-only puts.
+        NotFound: there is no lake, and `create` is False.
         UnsupportedFormat: the lake needs a newer lakebed.
-        Unavailable: the store does not answer, or the folder may not be written.
+        Unavailable: the store does not answer, or this process may not write to the folder.
 
-    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one; where there is none, 1 LIST below a
-        folder that is named as a database's).
+    Cost: 1 GET for a lake with a marker, 1 LIST more for one without. To create a lake: the probe of the store and 1
+        PUT. A missing lake whose folder is named as a database's costs 1 LIST more.
     """
     environment = environment or Environment()
     try:
@@ -105,7 +106,13 @@ def _refuse_inside(url: str, *, storage_options: Mapping[str, str] | None, envir
 
 @check_arguments
 class Lake(Stores):
-    """One lake. Thread-safe; its only state is its store. Attributes as those of `Stores`."""
+    """One lake: its tables, databases, repositories and tenants. Its only state is its store. Thread-safe.
+
+    Attributes:
+        store: the lake's root.
+        environment: clock, randomness and concurrency, for every store of the lake.
+        storage_options: settings of the object store, also for databases of other lakes that share files with clones.
+    """
 
     @classmethod
     def open(
@@ -116,7 +123,7 @@ class Lake(Stores):
         environment: Environment | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Lake:
-        """As `open_lake`, over an open store."""
+        """Open the lake in an object store that is already open. Otherwise as `lakebed.open`."""
         lake = cls(store, environment=environment or Environment(), storage_options=storage_options)
         if lake._is_marked():
             return lake
@@ -174,21 +181,23 @@ class Lake(Stores):
         comment: str = "",
         if_not_exists: bool = False,
     ) -> Table:
-        """Create a table.
+        """Create a table, and mark the folder as a lake if it is not marked yet.
 
         Args:
-            name: ``flights`` or ``db.flights``.
+            name: ``flights`` (in database ``default``) or ``db.flights``.
             schema: columns, as Arrow fields or as `DataField`.
-            primary_keys: one column or several; a table with a primary key has each key once and is upserted; one
-                without is appended to.
-            partition_keys: columns whose values become folders; part of the primary key, when there is one.
+            primary_keys: one column or several. A table with a primary key has each key once and is upserted; a table
+                without one is appended to.
+            partition_keys: columns whose values become folders. With a primary key, they must be part of it.
             options: table options by their Paimon names, such as ``{"bucket": "4"}``.
-            if_not_exists: open an existing table instead of raising.
+            if_not_exists: open an existing table instead of raising `AlreadyExists`.
 
         Raises:
-            AlreadyExists: the table exists and not `if_not_exists`, or the remains of one whose drop did not finish.
-            InvalidRequest: an invalid name, type, key or option.
-        Cost: 2 LIST + 1 GET + 1 PUT; the probe and 1 PUT more for the first table in another client's warehouse.
+            AlreadyExists: the table exists and `if_not_exists` is False, or a drop of a table of this name did not
+                finish.
+            InvalidRequest: a name, type, key or option is not valid.
+
+        Cost: 2 LIST + 1 GET + 1 PUT. The first table in a warehouse of another client also costs the probe and 1 PUT.
         """
         wanted = parse_table_name(name)
         folder = self.store.sub(wanted.folder)
@@ -225,16 +234,18 @@ class Lake(Stores):
         """Delete a table with everything in its folder.
 
         Args:
-            force: also when tags or branches pin versions of it, or someone put a database, a repository or a lake into
-                its folder; and also files without a schema, which a writer that died put into the folder of a table
-                that had been dropped.
+            force: drop the table even if tags or branches pin its versions, or its folder holds a database, a
+                repository or a lake. Also delete files without a schema, which a writer that died left in the folder of
+                a dropped table.
             dry_run: report what would be deleted; delete nothing.
             progress: called after each batch of deletes.
 
         Raises:
-            NotFound: no such table.
-            InvalidRequest: it has tags or branches, or another store inside, and `force` is not given; names them.
-        Cost: 1 LIST a thousand objects + 1 DELETE a thousand.
+            NotFound: there is no such table.
+            InvalidRequest: kind ``table_pinned``: without `force`, when tags, branches or other stores are there. The
+                message names them.
+
+        Cost: 1 LIST and 1 DELETE for every thousand objects.
         """
         wanted = parse_table_name(name)
         if not self.has_table(name):
@@ -258,22 +269,44 @@ class Lake(Stores):
     # ---- the whole lake
 
     def ls(self, *, disk: bool = True) -> list[StoreSummary]:
-        """List every store with its newest version, rows, bytes and pins. As `operations.ls`."""
+        """List all stores with their newest version, rows, bytes and pins, by kind and then by name.
+
+        A store that cannot be read is listed with its `problem`.
+
+        Args:
+            disk: also add up the bytes of all objects of each store.
+
+        Cost: the summary of each store; with `disk` also 1 LIST for every thousand objects.
+        """
         return operations.ls(self, disk=disk)
 
     def history(self, name: str) -> list[Version]:
-        """Return the readable versions of a store, oldest first, pinned ones included.
+        """Return the readable versions of a store, oldest first. Versions that only a pin keeps are included.
 
-        Cost: 2 LIST + 1 GET a version.
+        Raises:
+            InvalidRequest: the name is not a store's name.
+            NotFound: there is no such store.
+
+        Cost: 2 LIST, and 1 GET for each version.
         """
         return operations.history(self, name)
 
     def pins(self, name: str | None = None) -> list[Pin]:
-        """Return everything that keeps a version alive, in one store or in all. As `operations.pins`."""
+        """Return everything that keeps a version alive, with the bytes that only it holds.
+
+        Args:
+            name: of a store, as `find`; None: all stores.
+
+        Cost: as `ls`, and the file lists of every pinned version.
+        """
         return operations.pins(self, name)
 
     def why(self, where: str) -> Explanation:
-        """Explain an object (its URL, or its path in the lake): which pins need it, or when it may be deleted."""
+        """Explain which pins need an object, or when it may be deleted.
+
+        Args:
+            where: URL of the object, or its path in the lake.
+        """
         return operations.why(self, where)
 
     def collect(
@@ -287,28 +320,30 @@ class Lake(Stores):
 
         Args:
             dry_run: report what would be deleted; delete nothing.
-            grace_ms: files of tables that no version names stay while they were written within this time (ms); None:
-                a day, so that a running writer keeps the files that it is about to commit.
+            grace_ms: keep files of tables that no version names if they were written within this time, in milliseconds,
+                as a running writer may be about to commit them. None: one day.
             progress: called after each batch of deletes.
 
         Returns:
-            One report a deleting step.
+            One report for each deleting step.
         """
         return operations.collect(self, Collection(dry_run, grace_ms, progress))
 
     def collect_tenants(
         self, *, ledger: str | None = None, dry_run: bool = True, grace: timedelta = timedelta(hours=1)
     ) -> OrphanReport:
-        """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
+        """Delete the objects of the lake's tenants that nothing refers to. Needs no running fleet.
 
         Args:
             ledger: ``postgresql://...``; None: the database in the lake.
-            dry_run: only say what would be deleted.
-            grace: younger objects are reported, and not deleted.
+            dry_run: report what would be deleted; delete nothing. This is the default.
+            grace: keep objects younger than this; the report names them.
 
         Raises:
-            NotFound: ``fleet_not_found``.
-        Cost: as `lakebed.fleet.collect.OrphanCollector.collect`. Needs no running fleet.
+            NotFound: kind ``fleet_not_found``: the lake has no fleet.
+
+        Cost: 1 LIST for every thousand objects, and a read of everything that refers to objects
+            (`lakebed.fleet.collect.OrphanCollector.collect`).
         """
         return lakebed.lake.tenants.collect_orphans(root_of(self), ledger=ledger, dry_run=dry_run, grace=grace)
 

@@ -70,7 +70,7 @@ def history(lake: Stores, name: str) -> list[Version]:
 
 
 def pins(lake: Stores, name: str | None = None) -> list[Pin]:
-    """Return everything that keeps a version alive, in one store or in all, with the bytes that each one alone holds.
+    """Return everything that keeps a version alive, in one store or in all, with the bytes that only it holds.
 
     Cost: as `ls`, and the file lists of every pinned version.
     """

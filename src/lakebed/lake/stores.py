@@ -51,12 +51,12 @@ _CONCURRENT_STORES_MAX = 8
 
 @check_arguments
 class Stores:
-    """The stores of one lake. Thread-safe; its only state is the lake's store.
+    """The stores of one lake. Its only state is the lake's store. Thread-safe.
 
     Attributes:
         store: the lake's root.
-        environment: clock, randomness and concurrency, for every store.
-        storage_options: of the store, also for databases of other lakes that share files with clones.
+        environment: clock, randomness and concurrency, for every store of the lake.
+        storage_options: settings of the object store, also for databases of other lakes that share files with clones.
     """
 
     _is_probed = False
@@ -75,21 +75,22 @@ class Stores:
 
     @property
     def url(self) -> str:
-        """The lake's URL, without credentials and without final slash."""
+        """The lake's URL, without credentials and without a final slash."""
         return self.store.root_url
 
     # ---- tables
 
     def table(self, name: str, *, branch: str | None = None) -> Table:
-        """Open a table.
+        """Open a table, or one of its branches.
 
         Args:
             name: ``flights`` (in database ``default``) or ``db.flights``.
-            branch: one of its branches; None is main.
+            branch: name of a branch; None: main.
 
         Raises:
-            InvalidRequest: not a table's name.
-            NotFound: no such table (with the nearest names), or no such branch.
+            InvalidRequest: the name is not a table's name.
+            NotFound: there is no such table or no such branch. The message names similar tables.
+
         Cost: 1 LIST + 1 GET.
         """
         wanted = parse_table_name(name)
@@ -103,36 +104,37 @@ class Stores:
             raise self._absent(str(wanted)) from missing
 
     def has_table(self, name: str) -> bool:
-        """Return whether there is such a table. Cost: 1 LIST."""
+        """Return whether the lake has a table of this name. Cost: 1 LIST."""
         folder = parse_table_name(name).folder
         return bool(self.store.list_with_delimiter(f"{folder}/schema").objects)
 
     def tables(self) -> list[str]:
         """Return the names of all tables, sorted.
 
-        Cost: 1 LIST + 1 LIST a database + 1 LIST a table, the last ones at once.
+        Cost: 1 LIST, and 1 LIST for each database and each table. The LISTs of tables run concurrently.
         """
         names = [name for name in list_table_folders(self) if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
     def list_dropped(self) -> list[str]:
-        """Return the names of tables whose drop did not finish; `collect` finishes it.
+        """Return the names of tables whose drop did not finish. `Lake.collect` finishes it.
 
-        Cost: as `tables`, and 1 HEAD each.
+        Cost: as `tables`, and 1 HEAD for each table.
         """
         return [str(name) for name in list_dropped_tables(self)]
 
     # ---- databases
 
     def database(self, name: str) -> DatabaseAdmin:
-        """Return a database by name, without opening it; `DatabaseAdmin.open` creates a missing one.
+        """Return a database by name, without opening it and without looking whether it exists.
 
-        Raises `InvalidRequest` for an invalid name. Cost: no request.
+        `DatabaseAdmin.open` opens it, and creates it if it is missing. Raises `InvalidRequest` for an invalid name.
+        Cost: no request.
         """
         return lakebed.lake.databases.admin(root_of(self), database_folder(name), name=name)
 
     def databases(self) -> list[str]:
-        """Return the names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
+        """Return the names of all databases, sorted, including those that are being destroyed. Cost: 1 LIST."""
         return sorted(
             folder.removesuffix(DATABASE_SUFFIX)
             for folder in self.store.list_with_delimiter("").folders
@@ -142,27 +144,40 @@ class Stores:
     # ---- repositories
 
     def has_repositories(self) -> bool:
-        """Return whether the lake has records of repositories. Cost: 1 LIST."""
+        """Return whether the lake holds records of repositories. Cost: 1 LIST."""
         return any(True for _ in self.store.list(METADATA_FOLDER))
 
     def repositories(self) -> list[str]:
         """Return the names of all repositories whose records are in the lake, sorted.
 
-        Cost: as `read_repositories`.
+        Reads the records also while another process owns them.
+
+        Cost: 1 LIST; with repositories also 2 LIST + 1 GET, and 1 GET for each log object of the records.
         """
         with read_repositories(self) as opened:
             return [] if opened is None else [repository.name for repository in opened.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
-        """Open all repositories to change them, as `lakebed.repo.open_all`. Close it."""
+        """Open all repositories of the lake to change them, as `lakebed.repo.open_all`.
+
+        Close the result when it is no longer needed: until then this process owns the lake's repositories.
+        """
         return lakebed.lake.repositories.open_all(root_of(self), create=create, options=options)
 
     def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
-        """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
+        """Open a repository to change it. Until it is closed, this process owns all repositories of the lake.
+
+        Close it, or use it in a ``with`` statement.
+
+        Args:
+            name: such as ``analytics``.
+            create: create the repository if it is missing.
+            options: settings of the repository.
 
         Raises:
-            NotFound: no such repository, and not `create`; with the nearest names.
-            Conflict: kind ``owned``: another process owns them; names its endpoint.
+            NotFound: there is no such repository, and `create` is False. The message names similar repositories.
+            Conflict: kind ``owned``: another process owns the repositories. The message names its endpoint.
+
         Cost: as `lakebed.kv.open`, and 1 read.
         """
         try:
@@ -174,14 +189,16 @@ class Stores:
     # ---- tenants
 
     def fleet(self, *, control: str | None = None) -> Fleet:
-        """Find the running fleet that serves the lake's tenants. Close it, or use it in a ``with``.
+        """Connect to the running fleet that serves the lake's tenants. Close it, or use it in a ``with`` statement.
 
         Args:
-            control: URL of its control plane; None: ``LAKEBED_FLEET_CONTROL``, or what the last one wrote down.
+            control: URL of the control plane. None: ``LAKEBED_FLEET_CONTROL``, or the URL that the last control plane
+                wrote into the lake.
 
         Raises:
-            NotFound: ``fleet_not_found``: the lake never had a fleet.
-            Unavailable: ``fleet_not_running``.
+            NotFound: kind ``fleet_not_found``: the lake never had a fleet.
+            Unavailable: kind ``fleet_not_running``.
+
         Cost: 1 GET, and 1 request to the control plane.
         """
         return lakebed.lake.tenants.connect_fleet(root_of(self), control)
@@ -189,9 +206,14 @@ class Stores:
     def tenant(self, name: str, *, create: bool = False) -> Tenant:
         """Return a tenant of the lake's running fleet.
 
+        Args:
+            name: the tenant's name.
+            create: create the tenant if it is missing.
+
         Raises:
-            NotFound: ``tenant_not_found``, with the nearest names; ``fleet_not_found``.
-            Unavailable: ``fleet_not_running``.
+            NotFound: kind ``tenant_not_found``, with similar names; kind ``fleet_not_found``.
+            Unavailable: kind ``fleet_not_running``.
+
         Cost: as `fleet`, and 1 request.
         """
         tenant = self.fleet().tenant(name)
@@ -205,11 +227,16 @@ class Stores:
         return tenant
 
     def has_fleet(self) -> bool:
-        """Return whether the lake has, or had, a fleet. Cost: 1 LIST."""
+        """Return whether the lake has or had a fleet. Cost: 1 LIST."""
         return FLEET_FOLDER in self.store.list_with_delimiter("").folders
 
     def tenants(self) -> list[str]:
-        """Return the names of all tenants, sorted. Cost: 1 LIST; with a fleet also as `read_tenants`."""
+        """Return the names of all tenants, sorted.
+
+        Raises `Unavailable` (kind ``fleet_not_running``) if only a running fleet knows them.
+
+        Cost: 1 LIST; with a fleet also 2 LIST + 1 GET and 1 GET for each log object of its ledger, or as `fleet`.
+        """
         if not self.has_fleet():
             return []
         with read_tenants(self) as records:
@@ -218,18 +245,22 @@ class Stores:
     # ---- stores of every kind
 
     def stores(self) -> list[StoreName]:
-        """Return every store: tables, databases, repositories, tenants, each sorted by name.
+        """Return the names of all tables, databases, repositories and tenants, in this order, each kind sorted.
 
-        Cost: that of the four together.
+        Cost: as `tables`, `databases`, `repositories` and `tenants`.
         """
         return [StoreName(kind, name) for kind in KINDS for name in self._names(kind)]
 
     def find(self, name: str) -> StoreName:
-        """Find a store by name: ``flights`` (the first kind that has one), ``database:serving``.
+        """Find a store by name.
+
+        Args:
+            name: ``flights``, which is the first kind in the order of `stores` that has this name, or
+                ``database:serving``.
 
         Raises:
-            InvalidRequest: not a store's name.
-            NotFound: there is none; with similar names.
+            InvalidRequest: the name is not a store's name.
+            NotFound: there is no such store. The message names similar ones.
         """
         kind, plain = parse_store_name(name)
         if kind == "database":

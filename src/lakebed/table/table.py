@@ -51,13 +51,13 @@ P = ParamSpec("P")
 
 @check_arguments
 class Table:
-    """A table at a folder of an object store. Make one with `Table.create` or `Table.open`.
+    """A table in a folder of an object store. Open one with `Lake.table`, `Table.open` or `Table.create`.
 
     Attributes:
-        context: store, schemas, snapshots, tags and manifests of this branch, for code that builds on tables.
-        name: as its lake knows it, such as ``db.flights``.
-        store: the table's folder.
-        branch: None for main.
+        name: the name in its lake, such as ``db.flights``.
+        store: the object store at the table's folder.
+        branch: the branch that this object reads and writes; None: main.
+        context: store, schemas, snapshots, tags and manifests of the branch, for code that builds on tables.
     """
 
     def __init__(self, context: TableBranch) -> None:
@@ -92,10 +92,23 @@ class Table:
         comment: str = "",
         environment: Environment | None = None,
     ) -> Table:
-        """Create an empty table in a folder. The put of the first schema decides between racing creators.
+        """Create an empty table in a folder. Of several processes that create it at once, one succeeds.
 
-        Raises `AlreadyExists`, `InvalidRequest` (an unknown type, key column or option). Cost: 1 LIST + 1 PUT. The
-        store is not probed: its lake was (`Lake.open`).
+        The store is not probed, as `lakebed.open` probes it for a lake.
+
+        Args:
+            store: the object store at the table's folder.
+            name: the name that errors and pins show, such as ``db.flights``.
+            schema: columns, as Arrow fields or as `DataField`.
+            primary_keys: one column or several; none: an append table.
+            partition_keys: columns whose values become folders.
+            options: table options by their Paimon names, such as ``{"bucket": "4"}``.
+
+        Raises:
+            AlreadyExists: there is a table in the folder.
+            InvalidRequest: a type, key column or option is not valid.
+
+        Cost: 1 LIST + 1 PUT.
         """
         environment = environment or Environment()
         now_ms = environment.clock.now_ms()
@@ -107,33 +120,39 @@ class Table:
     def open(
         cls, store: ObjectStore, *, name: str, branch: str | None = None, environment: Environment | None = None
     ) -> Table:
-        """Open a table, or one of its branches. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+        """Open the table in a folder, or one of its branches.
+
+        Raises `NotFound` if there is no such table or branch. Cost: 1 LIST + 1 GET.
+        """
         return cls(branches.open_branch(store, name=name, branch=branch, environment=environment or Environment()))
 
     # ---- schema and options
 
     @property
     def url(self) -> str:
-        """The table's folder as a URL, without credentials."""
+        """The URL of the table's folder, without credentials."""
         return self.store.root_url
 
     @property
     def schema(self) -> TableSchema:
-        """The newest schema this object has seen; `refresh` looks again, and so do all verbs for themselves."""
+        """The newest schema that this object has seen. `refresh` looks for a newer one, and so does every verb."""
         return self.context.schema
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The same as Arrow fields, in order."""
+        """The columns of `schema` as Arrow fields, in order."""
         return arrow_schema(self.schema.fields)
 
     @property
     def options(self) -> TableOptions:
-        """The table's options, parsed."""
+        """The table's options, parsed, with defaults."""
         return self.context.options
 
     def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Raises `NotFound`. Cost: 1 LIST, 1 GET when there is one."""
+        """Look for a newer schema, remember it and return it.
+
+        Raises `NotFound` if the table or branch is gone. Cost: 1 LIST, and 1 GET if there is a newer schema.
+        """
         return self.context.refresh()
 
     # Each change is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
@@ -147,36 +166,61 @@ class Table:
         after: str | None = None,
         first: bool = False,
     ) -> TableSchema:
-        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `table.model.nested`.
+        """Add a column that may be null. Existing rows have null in it, and no file is rewritten.
 
-        The type is the table format's, such as ``"DECIMAL(10, 2)"``, or Arrow's.
+        Args:
+            name: of the column. A tuple names a field inside a column: ``("orders", "element", "price")`` is ``price``
+                in ``ARRAY<ROW<...>>``; ``value`` stands for the values of a map.
+            type: type of the table format, such as ``"DECIMAL(10, 2)"``, or an Arrow type.
+            comment: text that schemas show.
+            after: put the column behind this one. By default it is the last.
+            first: put the column first.
+
+        Raises:
+            InvalidRequest: the column exists, or a name or type is not valid.
         """
         return self._change_schema(
             schemas.add_column, name, text_of_type(type), comment=comment, after=after, first=first
         )
 
     def drop_column(self, name: Name) -> TableSchema:
-        """Remove a column; older versions keep it, and a new column of the same name does not restore its values."""
+        """Remove a column. Older versions keep it. A new column of the same name does not restore its values.
+
+        A tuple names a field inside a column, as in `add_column`. Raises `InvalidRequest` if the column is missing or
+        needed.
+        """
         return self._change_schema(schemas.drop_column, name)
 
     def rename_column(self, old: Name, new: str) -> TableSchema:
-        """Rename a column; its values stay."""
+        """Rename a column. Its values stay. A tuple names a field inside a column, as in `add_column`.
+
+        Raises `InvalidRequest` if the column is missing or the new name is taken or not valid.
+        """
         return self._change_schema(schemas.rename_column, old, new)
 
     def widen_column(self, name: str, type: str | pa.DataType) -> TableSchema:
-        """Give a column a wider type, such as INT to BIGINT, of the table format or of Arrow."""
+        """Give a column a wider type, such as BIGINT for INT: a type of the table format or of Arrow.
+
+        Raises `InvalidRequest` if the column is missing, or if the type could not hold every value.
+        """
         return self._change_schema(schemas.widen_column, name, text_of_type(type))
 
     def move_column(self, name: str, *, after: str | None = None) -> TableSchema:
-        """Move a column behind another one, or to the front."""
+        """Move a column behind the column `after`, or (None) to the front.
+
+        Raises `InvalidRequest` if a column is missing.
+        """
         return self._change_schema(schemas.move_column, name, after=after)
 
     def set_options(self, options: Mapping[str, str]) -> TableSchema:
-        """Set options; the error for an unknown one names the nearest."""
+        """Set table options. Other options stay.
+
+        Raises `InvalidRequest` for an unknown option, with the nearest name, and for a value that is not valid.
+        """
         return self._change_schema(schemas.set_options, options)
 
     def remove_options(self, names: Collection[str]) -> TableSchema:
-        """Reset options to their defaults."""
+        """Reset options to their defaults. Raises `InvalidRequest` for a name that is no option."""
         return self._change_schema(schemas.remove_options, names)
 
     def _change_schema(
@@ -189,29 +233,38 @@ class Table:
     # ---- write rows
 
     def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Append to an append table, upsert into a primary-key table. Raises `InvalidRequest` when rows do not fit.
+        """Append rows to an append table, or upsert them into a table with a primary key. Return the new snapshot.
 
         Args:
-            rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or another object that exports an
-                Arrow stream, with the table's column names; values are cast where the cast is lossless.
-            deletes: name of a boolean column: true deletes the row's key (primary-key tables).
-            **options: of the commit (`CommitOptions`): `commit_user` with `commit_identifier`, a pair that is committed
-                once, however often it is tried; `properties` of the snapshot, which are texts; `watermark`.
+            rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or any object that exports an Arrow
+                stream. Columns have the table's names. Values are cast if the cast loses nothing.
+            deletes: name of a boolean column of `rows`. True deletes the key of the row (tables with a primary key).
+            **options: of the commit (`CommitOptions`). `commit_user` and `commit_identifier` name the write: a pair is
+                committed once, however often the write is repeated. `properties` are texts stored in the snapshot.
+                `watermark` is in Unix milliseconds.
+
+        Raises:
+            InvalidRequest: the rows do not fit the table.
+            Conflict: other writers changed the table in every try.
+            NotFound: the table was dropped.
         """
         from lakebed.table.rows.rows import write
 
         return write(self.context, rows, deletes=deletes, options=options)
 
     def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table. Other arguments as `write`."""
+        """Append rows to an append table. Arguments, result and errors as `write`.
+
+        Raises `InvalidRequest` for a table with a primary key.
+        """
         from lakebed.table.rows.rows import append
 
         return append(self.context, rows, options=options)
 
     def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`.
+        """Insert rows, or replace the rows of the same primary key. Arguments, result and errors as `write`.
 
-        Other arguments as `write`.
+        If `rows` has a key several times, its last row wins. Raises `InvalidRequest` for an append table.
         """
         from lakebed.table.rows.rows import upsert
 
@@ -220,22 +273,47 @@ class Table:
     def delete(
         self, where: Predicate | str | None = None, *, keys: Rows | None = None, **options: Unpack[CommitOptions]
     ) -> Snapshot | None:
-        """Delete rows by predicate, or (primary-key tables) by key. Returns None when no row matched the predicate.
+        """Delete rows by predicate, or by key in a table with a primary key.
 
-        Raises `InvalidRequest`: neither or both are given, or keys on an append table. Other arguments as `write`.
+        Deleting a missing key has no effect.
+
+        Args:
+            where: predicate or its text, such as ``"month < 3"``. Give this or `keys`.
+            keys: rows with the key columns, as the rows of `write`.
+            **options: as `write`.
+
+        Returns:
+            The new snapshot; None when no row matched the predicate.
+
+        Raises:
+            InvalidRequest: neither or both of `where` and `keys` are given, or `keys` for an append table.
+            Conflict: other writers changed the same files or rows in every try.
+
+        Cost: of a predicate, a read of the files that may match. A table with a primary key writes one delete for each
+            row. An append table rewrites the files that have matching rows, or, with deletion vectors, writes one index
+            file for each partition.
         """
         from lakebed.table.rows.rows import delete
 
         return delete(self.context, where, keys=keys, options=options)
 
     def update(self, where: Predicate | str, set: Columns, **options: Unpack[CommitOptions]) -> Snapshot | None:
-        """Change columns of the rows that a predicate finds, in one commit. Returns None when it finds none.
+        """Change columns of the rows that match a predicate, in one commit.
 
         Args:
-            set: new values by column: one for all rows, or a function of the rows found (Arrow table to array).
+            where: predicate or its text.
+            set: new values by column. Each is a value for all matching rows, or a function that takes the matching rows
+                (an Arrow table) and returns an array.
             **options: as `write`.
 
-        Raises `InvalidRequest`: a key column, or an engine that does not replace rows. Cost: as `delete`, and the rows.
+        Returns:
+            The new snapshot; None when no row matches.
+
+        Raises:
+            InvalidRequest: a column of the key is set, or the merge engine does not replace rows.
+            Conflict: other writers changed the same files or rows in every try.
+
+        Cost: as `delete` by predicate, and a write of the matching rows.
         """
         from lakebed.table.rows.update import update
 
@@ -249,9 +327,17 @@ class Table:
         dynamic: bool = False,
         **options: Unpack[CommitOptions],
     ) -> Snapshot:
-        """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows.
+        """Replace all rows of the table, or those of some partitions, in one commit. Return the new snapshot.
 
-        Other arguments as `write`.
+        Args:
+            rows: as `write`. An empty table of rows deletes what is replaced.
+            partition: replace only the partition with these values of the partition columns.
+            dynamic: replace only the partitions that have rows in `rows`.
+            **options: as `write`.
+
+        Raises:
+            InvalidRequest: `rows` do not fit the table or are outside of `partition`.
+            Conflict: other writers changed the columns or options in every try.
         """
         from lakebed.table.rows.rows import overwrite
 
@@ -260,47 +346,71 @@ class Table:
     # ---- read rows
 
     def scan(self, **options: Unpack[ReadOptions]) -> Scan:
-        """Plan a read of a version (the newest by default): ``.splits() .to_batches() .to_arrow() .count()``.
+        """Plan a read of a version, by default the newest. Data files are read when you ask for rows.
 
-        A version is read with the columns it had, the newest one with today's.
+        Call `to_arrow`, `to_batches`, `count` or `splits` of the result. A version is read with the columns that it
+        had; the newest version is read with the columns of today.
 
         Args:
-            **options: which rows (`ReadOptions`): `columns`, one name or several; `where`, such as
-                ``"carrier = 'UA' AND month >= 2"``; `limit`, at most so many. And of what: of `version`, a snapshot's
-                id or the name of a tag or branch, of a `tag`, or of the newest version at `timestamp_ms`.
+            **options: which rows (`ReadOptions`). `columns` is a name or several names; `where` is a predicate or its
+                text, such as ``"carrier = 'UA' AND month >= 2"``; `limit` is the most rows to return. At most one of
+                these names
+                the version: `version`, a snapshot's id or the name of a tag or branch; `tag`; `timestamp_ms`, for the
+                    newest version then.
+
+        Raises:
+            InvalidRequest: several versions are given, or columns or predicate do not fit the table.
+            NotFound: there is no such version.
         """
         from lakebed.table.read.scan import plan_scan
 
         return plan_scan(self.context, options)
 
     def read(self, **options: Unpack[ReadOptions]) -> pa.Table:
-        """The rows of a version in memory; arguments as `scan`. No order is promised."""
+        """Return the rows of a version as an Arrow table in memory, in any order. Arguments as `scan`."""
         return self.scan(**options).to_arrow()
 
     def to_pandas(self, **options: Unpack[ReadOptions]) -> pd.DataFrame:
-        """The rows of a version as a pandas DataFrame; arguments as `scan`."""
+        """Return the rows of a version as a pandas DataFrame. Arguments as `scan`."""
         return self.scan(**options).to_pandas()
 
     def to_polars(self, **options: Unpack[ReadOptions]) -> pl.DataFrame:
-        """The rows of a version as a polars DataFrame; arguments as `scan`."""
+        """Return the rows of a version as a polars DataFrame. Arguments as `scan`."""
         return self.scan(**options).to_polars()
 
     def to_duckdb(
         self, table_name: str, connection: DuckDBPyConnection | None = None, **options: Unpack[ReadOptions]
     ) -> DuckDBPyConnection:
-        """The rows of a version as a view in DuckDB, as `Scan.to_duckdb`; other arguments as `scan`."""
+        """Show the rows of a version as a view of DuckDB, and return the connection.
+
+        Args:
+            table_name: name of the view.
+            connection: of DuckDB; None: a new one in memory.
+            **options: as `scan`.
+
+        Raises:
+            InvalidRequest: DuckDB is not installed.
+        """
         return self.scan(**options).to_duckdb(table_name, connection)
 
     def changes(self, start: int | str | None, end: int | str | None = None) -> pa.Table:
-        """The rows written after version `start` (None: ever) up to version `end` (None: the newest).
+        """Return the rows that were written after the version `start` up to the version `end`.
+
+        Args:
+            start: a version, as `resolve`. None: from the first snapshot on.
+            end: a version, as `resolve`. None: the newest.
 
         Returns:
-            Append tables: the appended rows. Primary-key tables: the last row of each key written, with ``_row_kind``
-            (``+I``, ``+U``, ``-D``). With a changelog producer: every row of the changelog files of these snapshots,
-            oldest first, and ``-U`` for what a row was before ``+U``. Rows removed by overwrites and rollbacks are left
-            out: see `diff`.
+            Append tables: the appended rows. Tables with a primary key: the last row written of each key, with the
+                column ``_row_kind`` (``+I``, ``+U`` or ``-D``). Tables with a changelog producer: all rows of the
+                changelog files of these snapshots, oldest first, with ``-U`` for what a row was before ``+U``. Rows
+                that overwrites and rollbacks removed are left out; `diff` shows them.
 
-        Raises `NotFound`: no such version, or snapshots in between have expired.
+        Raises:
+            NotFound: there is no such version, or a snapshot in between has expired (``snapshot_expired``).
+            InvalidRequest: `start` is newer than `end`.
+
+        Cost: the delta manifests and files of the snapshots in between.
         """
         from lakebed.table.changes import incremental
 
@@ -309,11 +419,18 @@ class Table:
     def diff(
         self, start: int | str, end: int | str | None = None, *, keys: str | Sequence[str] | None = None
     ) -> TableDiff:
-        """Rows added, removed and changed from version `start` to version `end` (None: the newest).
+        """Compare two versions, and return the rows that were added, removed and changed.
 
         Args:
-            start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
-            keys: columns that identify a row; by default the primary key, in append tables the whole row.
+            start, end: versions, as `resolve`; `end` None: the newest. Nothing in between needs to be readable.
+            keys: columns that identify a row. None: the primary key; in append tables, the whole row.
+
+        Raises:
+            NotFound: there is no such version.
+            InvalidRequest: the keys are not unique in a version, or a key column is nested.
+
+        Cost: a read of the files that only one version has, and in a table with a primary key of those whose keys
+            overlap.
         """
         from lakebed.table.changes import incremental
 
@@ -322,9 +439,18 @@ class Table:
     def system(
         self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
     ) -> pa.Table:
-        """A system table such as ``tags`` or ``$files`` as Arrow, of a version or (None) of now.
+        """Return a system table, such as ``tags`` or ``$files``, as an Arrow table.
 
-        Raises as `lakebed.table.versions.system.read_system_table`, whose module has the columns.
+        `lakebed.table.versions.system` documents the tables and their columns.
+
+        Args:
+            name: with or without ``$``.
+            columns: of the table, one name or several; None: all.
+            version: show the table as of this version (`resolve`). ``tags``, ``branches`` and ``consumers`` have no
+                versions.
+
+        Raises:
+            InvalidRequest: there is no such system table, or a version is given that it does not have.
         """
         from lakebed.table.versions.system import read_system_table
 
@@ -334,9 +460,9 @@ class Table:
     # ---- versions
 
     def latest(self) -> Snapshot | None:
-        """The newest snapshot; None when nothing was ever written. Cost: 1 probe + 1 GET.
+        """Return the newest snapshot; None when nothing was ever written.
 
-        Raises `NotFound`: this is a branch that was deleted or renamed.
+        Raises `NotFound` for a branch that was deleted or renamed. Cost: 1 probe + 1 GET.
         """
         newest = self.context.snapshots.latest()
         if newest is None:
@@ -344,11 +470,14 @@ class Table:
         return newest
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """One snapshot by id. Raises `NotFound` with the ids that exist. Cost: 1 GET."""
+        """Return one snapshot by id. Raises `NotFound` with the ids that exist. Cost: 1 GET."""
         return self.context.snapshots.snapshot(snapshot_id)
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """All snapshots that have not expired, oldest first, lazily. Raises as `latest`. Cost: 1 LIST + 1 GET each."""
+        """Iterate over the snapshots that have not expired, oldest first.
+
+        Raises `NotFound` for a branch that was deleted or renamed. Cost: 1 LIST, and 1 GET for each snapshot.
+        """
         is_empty = True
         for snapshot in self.context.snapshots.walk():
             is_empty = False
@@ -357,27 +486,61 @@ class Table:
             self.context.schemas.confirm_branch()
 
     def resolve(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Snapshot:
-        """The snapshot of a version or a time; neither: the newest. See `travel` for the rules and errors."""
+        """Return the snapshot that a version or a time names; with neither, the newest snapshot.
+
+        Args:
+            version: a snapshot's id, as int or digits; or the name of a tag or a branch. ``snapshot.7``, ``tag.june``
+                and ``branch.dev`` say which kind is meant; other texts are a tag, or else a branch. The id of an
+                expired snapshot that a tag holds works too.
+            timestamp_ms: Unix milliseconds, a `datetime` or ISO 8601 text (UTC if no zone is given). It names the
+                newest snapshot at or before this time; if that snapshot has expired, the nearest earlier tag.
+
+        Raises:
+            InvalidRequest: both are given, or the text cannot name a version.
+            NotFound: there is no such version; or the time is before everything that can be read.
+
+        Cost: 1 or 2 GETs; of a time 1 LIST + log2(snapshots) + 1 GETs.
+        """
         return travel.resolve(self.context, version=version, timestamp=timestamp_ms).snapshot
 
     def at(self, version: int | str) -> TableView:
-        """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""
+        """Return a read-only view of one version: a snapshot id, or the name of a tag or branch.
+
+        Raises `NotFound` and `InvalidRequest` as `resolve`.
+        """
         return TableView(table=self, resolved=travel.at_version(self.context, version))
 
     def versions(self) -> Iterator[Version]:
-        """Readable versions, oldest first, expired ones that a tag holds included. Cost: 1 GET a snapshot and a tag."""
+        """Iterate over the readable versions, oldest first, including expired snapshots that a tag holds.
+
+        Cost: 1 GET for each snapshot and tag.
+        """
         return versions.list_versions(self.context)
 
     def pins(self) -> list[Pin]:
-        """Everything that keeps a version: tags, forks, consumers, and lakebed's own temporary pins."""
+        """Return what keeps versions: tags, starts of branches, consumers, and temporary pins of lakebed itself.
+
+        Cost: 3 LIST, and 1 GET for each tag and consumer.
+        """
         return versions.list_pins(self.context)
 
     def pin(self, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """As `create_tag`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
+        """Keep a version under a name, as a tag.
+
+        Args:
+            name: of the tag.
+            version: as `resolve`, but not a branch; None: the newest snapshot.
+            lifetime_ms: milliseconds from now; None: as `create_tag`.
+
+        Raises:
+            AlreadyExists: there is a tag of this name.
+            NotFound: there is no such version.
+            InvalidRequest: the name, version or lifetime is not valid.
+        """
         return versions.pin_version(self.context, name, version=version, lifetime_ms=lifetime_ms)
 
     def unpin(self, name: str) -> None:
-        """As `delete_tag`: data files that only this tag held are deleted too. Raises `NotFound`."""
+        """Delete a tag, and the data files that only this tag held. As `delete_tag`. Raises `NotFound`."""
         self.delete_tag(name)
 
     # ---- tags
@@ -390,23 +553,31 @@ class Table:
         if_not_exists: bool = False,
         **source: Unpack[SourceOptions],
     ) -> Tag:
-        """Pin a snapshot under a name: the newest, or that of `source`.
+        """Create a tag, which keeps a snapshot readable when it expires.
 
         Args:
-            lifetime_ms: from now; None: the table's ``tag.default-time-retained``, else until it is deleted.
-            if_not_exists: return an existing tag, as it is, instead of raising.
-            **source: at most one of `snapshot_id`, another `tag`, and `timestamp_ms`, for the newest snapshot then.
+            name: of the tag.
+            lifetime_ms: milliseconds from now, after which the tag may be deleted. None: the option
+                ``tag.default-time-retained``; without it the tag stays until it is deleted.
+            if_not_exists: return an existing tag unchanged instead of raising `AlreadyExists`.
+            **source: the snapshot to tag (`SourceOptions`), by at most one of `snapshot_id`, another `tag`, and
+                `timestamp_ms` (the newest snapshot at that time). None of them: the newest snapshot.
 
-        Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
-        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
+        Raises:
+            InvalidRequest: the name is not valid, the lifetime is negative, or several sources are given.
+            AlreadyExists: there is a tag of this name.
+            NotFound: there is no such snapshot.
+            Conflict: the snapshot expired meanwhile.
+
+        Cost: 6 requests for the newest snapshot.
         """
         tag_source = travel.source(self.context, source)
         return self.context.tags.create(name, source=tag_source, lifetime_ms=lifetime_ms, if_not_exists=if_not_exists)
 
     def replace_tag(self, name: str, *, lifetime_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
-        """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag.
+        """Point an existing tag at another snapshot. Arguments as `create_tag`.
 
-        Other arguments as `create_tag`.
+        Raises as `create_tag`, and `NotFound` for a missing tag.
         """
         from lakebed.table.collect import expire
 
@@ -414,61 +585,88 @@ class Table:
         return expire.replace_tag(self.context, name, source=tag_source, lifetime_ms=lifetime_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
-        """Rename a tag; a crash leaves both names. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
+        """Rename a tag. A crash may leave both names.
+
+        Raises:
+            NotFound: there is no tag `old`.
+            AlreadyExists: there is a tag `new`.
+            InvalidRequest: the new name is not valid.
+        """
         return self.context.tags.rename(old, new)
 
     def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> CollectionReport:
-        """Delete tags, and the files that only they needed. Raises `NotFound` (none is deleted), `InvalidRequest`."""
+        """Delete tags, and the files that only they needed.
+
+        Args:
+            if_exists: ignore missing tags instead of raising `NotFound`.
+            dry_run: delete nothing; the report's `plan` shows what would go.
+
+        Raises:
+            NotFound: a tag does not exist; then none is deleted.
+            InvalidRequest: a name that no tag may have.
+        """
         from lakebed.table.collect import expire
 
         return expire.delete_tags(self.context, names, if_exists=if_exists, dry_run=dry_run)
 
     def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> CollectionReport:
-        """Delete tags past their lifetime and, with `older_than_ms` (Unix ms, UTC), all created before it."""
+        """Delete the tags whose lifetime is over, and the files that only they needed.
+
+        Args:
+            older_than_ms: Unix milliseconds, UTC. Also delete all tags that were created before this time.
+            dry_run: delete nothing; the report's `plan` shows what would go.
+        """
         from lakebed.table.collect import expire
 
         return expire.expire_tags(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
     def tags(self) -> list[Tag]:
-        """All tags, oldest snapshot first, then by name. Raises as `latest`. Cost: 1 LIST + 1 GET a tag not read."""
+        """Return all tags, by the id of their snapshot and then by name.
+
+        Raises `NotFound` for a branch that was deleted or renamed. Cost: 1 LIST, and 1 GET for each tag that is not
+        cached.
+        """
         tags = self.context.tags.list()
         if not tags:
             self.context.schemas.confirm_branch()
         return tags
 
     def tag(self, name: str) -> Tag:
-        """One tag. Raises `NotFound` with the names that exist. Cost: 1 GET."""
+        """Return one tag. Raises `NotFound` with the names that exist. Cost: 1 GET."""
         return self.context.tags.tag(name)
 
     def tag_exists(self, name: str) -> bool:
-        """Whether the tag exists. Cost: 1 HEAD."""
+        """Return whether the tag exists. Cost: 1 HEAD."""
         return self.context.tags.exists(name)
 
     def tag_path(self, name: str) -> str:
-        """Where the tag's file is or would be, relative to the table's folder."""
+        """Return the path of the tag's file, relative to the table's folder. The tag need not exist."""
         return self.context.layout.tag(name)
 
     def tag_directory(self) -> str:
-        """The folder of the tag files, relative to the table's folder."""
+        """Return the folder of the tag files, relative to the table's folder."""
         return self.context.layout.tag_folder
 
     def previous_tag(self, name: str) -> Tag | None:
-        """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
+        """Return the tag with the newest commit time before this tag's; None for the first tag. Raises `NotFound`."""
         return self.context.tags.previous(name)
 
     def next_tag(self, name: str) -> Tag | None:
-        """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
+        """Return the tag with the oldest commit time after this tag's; None for the last tag. Raises `NotFound`."""
         return self.context.tags.next(name)
 
     def tagged_snapshots(self) -> Iterator[Snapshot]:
-        """Snapshots that some tag holds, oldest first, each once."""
+        """Iterate over the snapshots that a tag holds, oldest first, each once."""
         return self.context.tags.tagged_snapshots()
 
     def trigger_automatic_tags(self) -> list[Tag]:
-        """Create the automatic tags that are due, by ``tag.automatic-creation`` and its companions.
+        """Create the automatic tags that are due by the option ``tag.automatic-creation``.
 
-        Automatic tags beyond ``tag.num-retained-max`` are deleted, others never. Run it after commits or from a timer.
-        Returns the tags created or moved, oldest period first.
+        Call it after commits or from a timer. Automatic tags beyond ``tag.num-retained-max`` are deleted. Other tags
+        are never deleted.
+
+        Returns:
+            The tags that were created or moved, oldest period first.
         """
         from lakebed.table.versions import auto_tags
 
@@ -477,7 +675,7 @@ class Table:
     # ---- branches
 
     def branches(self) -> list[Branch]:
-        """All branches but main, by name."""
+        """Return all branches but main, sorted by name."""
         return branches.list_branches(self.context.main)
 
     def create_branch(
@@ -488,12 +686,18 @@ class Table:
         tag: str | None = None,
         snapshot_id: int | None = None,
     ) -> Table:
-        """Begin another line of history at the newest snapshot, or at a version: an id, a tag or a pin.
+        """Create a branch at the newest snapshot or at a given version. Open it.
 
         Args:
-            version: as of `at`; give it, or `tag`, or `snapshot_id`, which take a tag only or an id only.
+            name: of the branch.
+            version: as `resolve`, but not a branch. Give at most one of `version`, `tag` and `snapshot_id`.
+            tag: name of a tag.
+            snapshot_id: id of a snapshot.
 
-        Raises `AlreadyExists`, `NotFound`, `InvalidRequest` (also for two sources, and for a branch of a branch).
+        Raises:
+            AlreadyExists: there is a branch of this name.
+            NotFound: there is no such version.
+            InvalidRequest: the name is not valid, several versions are given, or this is a branch itself.
         """
         if self.branch is not None:
             raise branches.branch_of_branch(self.branch)
@@ -512,35 +716,53 @@ class Table:
         return branch_of(self, name)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
-        """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
+        """Publish a branch: its newest version becomes the newest of main, in one commit. The branch stays.
 
-        Main must not have moved since the branch started, or since it was last fast-forwarded to this branch. Schemas
-        that were made in the branch become main's first.
+        Main must not have changed since the branch began, or since it was last fast-forwarded to this branch. Schemas
+        that were created in the branch become main's first.
 
-        Returns main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's newest.
-        Raises `NotFound`, `Conflict` (kind ``not_fast_forward``: main has commits or schemas of its own since),
-        `InvalidRequest` (a branch of another client, or this is a branch). Cost: both versions' manifests, 1 commit.
+        Args:
+            branch: name of the branch.
+            dry_run: check only, and return the newest snapshot of the branch.
+
+        Returns:
+            The new snapshot of main; its newest one when there is nothing to do.
+
+        Raises:
+            NotFound: there is no such branch.
+            Conflict: kind ``not_fast_forward``: main has commits or schemas of its own since.
+            InvalidRequest: the branch was made by another client, or this object is a branch.
+
+        Cost: the manifests of both versions, and 1 commit.
         """
         from lakebed.table.versions.fast_forward import fast_forward
 
         return fast_forward(self.context, branch, dry_run=dry_run)
 
     def rename_branch(self, old: str, new: str) -> Table:
-        """Give a branch another name, with its snapshots, tags and consumers; returns the branch, opened.
+        """Rename a branch with its snapshots, tags and consumers. Return it, opened.
 
-        Its files are copied to the new name, and then the old name is gone: what was opened by it raises `NotFound`. A
-        commit to the old name is in the new one, or raises an error and is nowhere. A rename that was cut short is
-        finished by the next process that renames again, opens or lists branches, or collects.
+        The files of the branch are copied, and then the old name is gone: objects that were opened by it raise
+        `NotFound`. A commit to the old name is in the new branch, or it raises an error and is nowhere. If a rename is
+        interrupted, the next process that renames again, opens or lists branches, or collects, finishes it.
 
-        Raises `NotFound`: there is no branch `old`; `AlreadyExists`: there is one called `new`; `InvalidRequest`: a
-        name breaks the rules, or is ``main``, or another client made the branch. Cost: 2 GETs and 2 PUTs a snapshot and
-        tag of the branch, and about 40 requests.
+        Raises:
+            NotFound: there is no branch `old`.
+            AlreadyExists: there is a branch `new`.
+            InvalidRequest: a name is ``main`` or not valid, or another client made the branch.
+
+        Cost: 2 GET + 2 PUT for each snapshot and tag of the branch, and about 40 requests.
         """
         branches.rename_branch(self.context.main, old, new)
         return branch_of(self, new)
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
+        """Delete a branch with its snapshots and tags.
+
+        Data files that only the branch has become orphans, which `collect` deletes.
+
+        Raises `NotFound` if there is no such branch.
+        """
         branches.delete_branch(self.context.main, name)
 
     # ---- expiry, rollback, maintenance
@@ -548,15 +770,20 @@ class Table:
     def expire(
         self, *, dry_run: bool = False, progress: ProgressCall | None = None, **rules: Unpack[ExpireRules]
     ) -> CollectionReport:
-        """Expire the oldest snapshots, and delete every file that no snapshot, tag or branch needs then.
+        """Delete the oldest snapshots, and every file that no other snapshot, tag or branch needs.
 
         Args:
-            dry_run: delete nothing; the report's `plan` says what would go.
-            **rules: which snapshots (`ExpireRules`), by default the table's options: `retain_max`, the newest that may
-                stay whatever their age; `retain_min`, the newest that always stay; `older_than_ms`, Unix milliseconds;
-                `max_deletes`, snapshots at most; `by_order`, by their order alone, where times are wrong.
+            dry_run: delete nothing; the report's `plan` shows what would go.
+            progress: called after each batch of deletes.
+            **rules: which snapshots expire (`ExpireRules`); the table's options are the defaults. `retain_max`: newest
+                snapshots that may stay, whatever their age. `retain_min`: newest snapshots that always stay.
+                `older_than_ms`: time in Unix milliseconds. `max_deletes`: most snapshots to delete. `by_order`: ignore
+                times, for a table whose commit times are wrong.
 
-        Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
+        Raises:
+            InvalidRequest: a rule is not valid.
+
+        Cost: the lists and delta manifests of the snapshots that expire, whatever the number and size of tags.
         """
         from lakebed.table.collect import expire
 
@@ -570,14 +797,25 @@ class Table:
         dry_run: bool = False,
         only_from: int | None = None,
     ) -> Snapshot:
-        """Make an older version the newest; delete later snapshots and tags, and the files only they needed.
+        """Make an older version the newest. Delete later snapshots and tags, and the files that only they needed.
+
+        Use `rollback_to_as_latest` or `restore` to keep the history.
 
         Args:
-            only_from: only while the snapshot of this id is the newest; None: whichever is.
+            version, timestamp_ms: the version to go back to, as `resolve`. Give one of them.
+            dry_run: check only, and return the target. `plan_rollback` shows what would be deleted.
+            only_from: roll back only while the snapshot of this id is the newest. None: whichever is the newest.
 
-        Returns the new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has
-        the rest). Raises `NotFound`, `InvalidRequest` (a branch started after it), `Conflict` (kind ``moved_on``:
-        another snapshot than `only_from` is the newest; nothing was changed).
+        Returns:
+            The new snapshot, which has the rows of the target under a new id.
+
+        Raises:
+            NotFound: there is no such version.
+            InvalidRequest: a branch began after the version.
+            Conflict: kind ``moved_on``: another snapshot than `only_from` is the newest; or the target expired
+                meanwhile. Nothing was changed.
+
+        Cost: the manifests of both versions, 1 commit, and the lists and deltas of the later snapshots.
         """
         from lakebed.table.versions.rollback import roll_back
 
@@ -593,19 +831,22 @@ class Table:
     def rollback_to_as_latest(
         self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
     ) -> Snapshot:
-        """Make an older version the newest and keep all history; with `dry_run` only check. Raises `NotFound`."""
+        """Make an older version the newest, and keep all history. With `dry_run`, check only.
+
+        Arguments as `rollback_to`. Raises `NotFound` if there is no such version.
+        """
         from lakebed.table.versions.rollback import roll_back
 
         return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True, dry_run=dry_run)
 
     def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> CollectionPlan:
-        """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
+        """Return what `rollback_to` would hide and delete. Delete nothing. Errors as `rollback_to`."""
         from lakebed.table.versions import rollback
 
         return rollback.plan_rollback(self.context, version, timestamp_ms=timestamp_ms)
 
     def restore(self, version: int | str) -> Version:
-        """Make an older version the newest one; history is kept. As `rollback_to_as_latest`. Raises `NotFound`."""
+        """Make an older version the newest, and keep all history. As `rollback_to_as_latest`. Raises `NotFound`."""
         return versions.version_of(self.rollback_to_as_latest(version), store=self.name)
 
     def compact(
@@ -616,20 +857,35 @@ class Table:
         dry_run: bool = False,
         progress: Callable[[CompactProgress], None] | None = None,
     ) -> CompactReport:
-        """Rewrite small and overlapping files as fewer, larger ones, in one COMPACT snapshot; no row changes.
+        """Rewrite small and overlapping files as fewer, larger ones, in one snapshot of kind COMPACT. No row changes.
 
-        Arguments as `compact.compact`: `full` ignores the triggers, `where` has values of partition columns.
+        Args:
+            full: compact everything, whatever the triggers of the options say.
+            where: values of partition columns; compact only these partitions.
+            dry_run: plan only.
+            progress: called after each task.
+
+        Raises:
+            Conflict: other writers replaced the chosen files in every try.
         """
         from lakebed.table.compaction.compact import compact
 
         return compact(self.context, full=full, where=where, dry_run=dry_run, progress=progress)
 
     def collect(self, *, grace_ms: int | None = None, dry_run: bool = False) -> CollectionReport:
-        """Delete files that nothing references and that were written longer ago than a time (ms; default: a day).
+        """Delete the files in the table's folder that no version names.
 
-        A time shorter than a write that is under way takes its files, and its version misses them.
+        Args:
+            grace_ms: keep files that were written within this time (milliseconds). None: one day. With a time shorter
+                than a write that is under way, its files are deleted, and its version misses them.
+            dry_run: delete nothing; the report's `plan` shows what would go.
 
-        Raises `InvalidRequest`: ``invalid_grace``; as `orphans.remove_orphan_files`.
+        Returns:
+            The report. If something was unreadable, nothing was deleted, and a warning names it.
+
+        Raises:
+            InvalidRequest: kind ``invalid_grace``: the time is not valid.
+            Corruption: kind ``live_files_missing``: a data file of a version is missing. Nothing was deleted.
         """
         from lakebed.table.collect import orphans
 
@@ -637,25 +893,54 @@ class Table:
         return orphans.remove_orphan_files(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
 
     def plan_collection(self) -> CollectionPlan:
-        """What cleaning would delete now by the table's own options: expired snapshots, tags past their lifetime."""
+        """Return what the table's own options would delete now. Delete nothing.
+
+        That is expired snapshots, tags past their lifetime, and the files that only they need.
+        """
         from lakebed.table.collect import expire
 
         return expire.plan_collection(self.context)
 
     def bytes_alone(self, tag: str) -> int:
-        """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
+        """Return the bytes that only this tag holds, which its deletion would free. Raises `NotFound`.
+
+        Cost: 7 LIST, and 1 GET for each tag that is not cached; for an expired snapshot also lists and manifests.
+        """
         from lakebed.table.collect import bytes_alone
 
         return bytes_alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
 
     def why(self, path: str) -> Explanation:
-        """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""
+        """Explain which versions need an object of the table, or when it may be deleted.
+
+        Args:
+            path: relative to the table's folder, or the URL of a data file outside of it.
+
+        Raises:
+            NotFound: there is no such object, and nothing refers to it.
+            InvalidRequest: no object can have this path.
+            Corruption: something that might need it is unreadable.
+
+        Cost: a few listings; for a data file the manifests of every version.
+        """
         from lakebed.table.versions import why
 
         return why.why(self.context, path)
 
     def why_version(self, version: int | str) -> Explanation:
-        """What keeps a version, and what would free it. As `lakebed.table.versions.why.why_version`."""
+        """Explain what keeps a version, and what would free it.
+
+        `Pin.expires_ms` of a pin is the end of its lifetime.
+
+        Args:
+            version: as `resolve`.
+
+        Raises:
+            NotFound: kind ``version_not_found`` or ``snapshot_not_found``.
+            InvalidRequest: no version can have this name.
+
+        Cost: a few listings, and 1 GET for each consumer and each tag that is not cached.
+        """
         from lakebed.table.versions import why
 
         return why.why_version(self.context, version)
