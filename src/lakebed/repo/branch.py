@@ -45,14 +45,16 @@ _FILE_CHUNK_BYTES: Final = 1 << 20
 
 @check_arguments
 class Branch(Reference):
-    """A branch; made by `Repository.branch`. Thread-safe. Whether it is there shows at each call.
+    """A branch of a repository, to read and to write. `Repository.branch` makes one. Thread-safe.
 
-    Every write raises `NotFound` (``branch_not_found``), `InvalidRequest` (``protected_branch``,
-    ``read_only_repository``), `Conflict` (``branch_moved``: it lost too many races; nothing happened) and
-    `OutcomeUnknown` (look before you retry), and what its own documentation lists.
+    That the branch exists is checked by each call, and not before.
 
     Raises:
         InvalidRequest: kind ``invalid_branch_name``.
+
+    Every write may raise `NotFound` (``branch_not_found``), `InvalidRequest` (``protected_branch``,
+    ``read_only_repository``), `Conflict` (``branch_moved``: other writers were faster each time, and nothing happened)
+    and `OutcomeUnknown` (look whether it happened before you repeat it), and what its own documentation lists.
     """
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -60,12 +62,15 @@ class Branch(Reference):
 
     @property
     def name(self) -> str:
-        """The branch's name."""
+        """The name of the branch."""
         return self._text
 
     @property
     def commit_id(self) -> str:
-        """The id of the commit at its head, now. Raises `NotFound`. Cost: 1 read of the key-value store."""
+        """The id of the commit at the head of the branch now.
+
+        Raises `NotFound`. Cost: 1 read of the key-value store.
+        """
         return self._transport.commit_id(self._text)
 
     def put(
@@ -77,23 +82,27 @@ class Branch(Reference):
         metadata: Mapping[str, str] | None = None,
         only_if_absent: bool = False,
     ) -> Entry:
-        """Write an object: upload its bytes, then stage it.
+        """Write an object: upload its bytes, and stage it on the branch. `commit` makes it part of a commit.
 
         Args:
-            content: bytes, a file open for reading in binary, or chunks; of the last two a few megabytes are held.
+            path: of the object.
+            content: bytes, a file open for reading in binary mode, or an iterable of chunks. Of a file or chunks only a
+                few megabytes are in memory.
             content_type: such as ``text/csv``.
-            only_if_absent: refuse when an object is there.
+            metadata: texts of your own.
+            only_if_absent: raise `AlreadyExists` if there is an object at the path.
 
         Raises:
-            AlreadyExists: kind ``path_exists``; with `only_if_absent`.
-            InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body``, ``invalid_metadata``.
-        Cost: 1 PUT and 1 write of the key-value store.
+            AlreadyExists: kind ``path_exists``: with `only_if_absent`.
+            InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body`` or ``invalid_metadata``.
+
+        Cost: 1 PUT, and 1 write of the key-value store.
         """
         what = Put(path, content_type, dict(metadata or {}), only_if_absent)
         return self._transport.put(self._text, what, chunks_of(content))
 
     def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
-        """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
+        """Raise what `put` would raise, without bytes. Cost: a look at the branch; with `only_if_absent` as `stat`."""
         self._transport.check_put(self._text, Put(path, only_if_absent=only_if_absent))
 
     def upload(
@@ -103,10 +112,12 @@ class Branch(Reference):
         content_type: str = data.CONTENT_TYPE,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:
-        """Upload an object's bytes, and stage nothing: `stage_many` makes many of them visible at one moment.
+        """Upload an object's bytes without staging them. `stage_many` then makes many objects visible at once.
 
-        Until it is staged nothing refers to it, and a collection deletes it when it is old enough
-        (`CollectionOptions.grace`). Arguments and errors as `put`. Cost: 1 PUT.
+        A collection deletes an object that was never staged when it is older than `CollectionOptions.grace`. Arguments
+        and errors as `put`.
+
+        Cost: 1 PUT.
         """
         what = Put(None, content_type, dict(metadata or {}))
         return self._transport.put(self._text, what, chunks_of(content))
@@ -120,9 +131,20 @@ class Branch(Reference):
         dry_run: bool = False,
         progress: Callable[[CopyProgress], None] | None = None,
     ) -> CopyReport:
-        """Copy every file below a local directory here, uncommitted, in one change.
+        """Copy every file below a local directory to the branch, in one uncommitted change.
 
-        Arguments and errors as `lakebed.repo.directories.upload_directory`.
+        Args:
+            directory: links to files are followed, links to directories are not.
+            prefix: folder in which the files appear; ``raw`` and ``raw/`` mean the same.
+            delete: also delete the objects below the prefix that the directory does not have, in a second change.
+            dry_run: report what would be copied and deleted; change nothing.
+            progress: called as files are copied.
+
+        Raises:
+            NotFound: there is no such directory.
+            InvalidRequest: a file's name is not a valid path.
+
+        Cost: 1 listing of the prefix. Each file is read once to compare it, and a second time to send it.
         """
         return upload_directory(self, directory, prefix, delete=delete, dry_run=dry_run, progress=progress)
 
@@ -136,18 +158,20 @@ class Branch(Reference):
         metadata: Mapping[str, str] | None = None,
         only_if_absent: bool = False,
     ) -> Entry:
-        """Stage an object whose bytes another program has stored; bytes outside of the repository are never deleted.
+        """Stage an object whose bytes another program has stored. Bytes outside of the repository are never deleted.
 
         Args:
-            url: of the bytes; or the address of an upload.
-            checksum: as the writer gives it; None: the store's etag.
+            path: of the object.
+            url: of the bytes, or the address of an upload.
+            checksum: what the writer says it is; None: the store's etag.
             content_type, metadata, only_if_absent: as `put`.
 
         Raises:
-            NotFound: nothing is there.
-            InvalidRequest: kind ``invalid_url``, ``invalid_address``, ``import_not_allowed``.
+            NotFound: there are no bytes at the URL.
+            InvalidRequest: kind ``invalid_url``, ``invalid_address`` or ``import_not_allowed``.
             AlreadyExists: as `put`.
-        Cost: 1 HEAD and 1 write of the key-value store.
+
+        Cost: 1 HEAD, and 1 write of the key-value store.
         """
         return self._transport.call(
             Link(
@@ -162,46 +186,58 @@ class Branch(Reference):
         )
 
     def stage_many(self, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
-        """Stage many objects whose bytes are there already, in one atomic change.
+        """Stage many objects whose bytes are stored already, in one atomic change.
 
-        Arguments and errors as `lakebed.repo.heads.write.stage_many`. Cost: 1 write; about 3 us an entry.
+        If a path repeats, its last entry counts.
+
+        Args:
+            entries: pairs of path and `Entry`; or an Arrow table with the columns ``path``, ``address``, ``checksum``
+                (text), ``size_bytes``, ``modified_ms`` (integers) and optionally ``content_type`` (text) and
+                ``metadata`` (map of texts).
+
+        Returns:
+            The number of paths.
+
+        Raises:
+            InvalidRequest: kind ``invalid_columns`` or ``wrong_type``; ``oversized_write``: too much for one change; or
+                an entry is not valid. Nothing was staged.
+
+        Cost: 1 write; about 3 us for each entry.
         """
         return self._transport.stage_many(self._text, entries)
 
     def delete(self, path: str) -> bool:
-        """Delete an object.
+        """Delete an object. Return whether it existed.
 
-        Returns:
-            Whether it was there.
-
-        Raises `InvalidRequest` (``invalid_path``). Its bytes go when nothing refers to them, by a collection.
+        A collection deletes its bytes when nothing refers to them. Raises `InvalidRequest` (``invalid_path``).
         """
         return self._transport.call(Delete(branch=self._text, path=path))
 
     def delete_many(self, paths: Iterable[str]) -> int:
-        """Delete many objects in one atomic change; how many of them were there. As `delete`."""
+        """Delete many objects in one atomic change. Return how many of them existed. Errors as `delete`."""
         return self._transport.call(DeleteMany(branch=self._text, paths=texts_of("paths", paths)))
 
     def delete_prefix(self, prefix: str) -> bool:
-        """Delete everything below a prefix (``""``: everything), however much it is, in one small write.
+        """Delete all objects whose path begins with a prefix, in one small write. ``""`` means all objects.
 
         Returns:
-            Whether anything was there.
+            Whether there were any.
         """
         return self._transport.call(DeletePrefix(branch=self._text, prefix=prefix))
 
     def copy(self, source: str, path: str, *, ref: str | Reference | None = None) -> Entry:
-        """Copy an object, its bytes included, so that nothing depends on the first.
+        """Copy an object with its bytes. The copy does not depend on the original.
 
         Args:
-            source: its path.
+            source: path of the original.
             path: of the copy.
-            ref: where `source` is read; None: on this branch.
+            ref: where `source` is read; None: this branch.
 
         Raises:
-            NotFound: kind ``path_not_found``, ``reference_not_found``.
+            NotFound: kind ``path_not_found`` or ``reference_not_found``.
             InvalidRequest: kind ``invalid_path``.
-        Cost: 1 COPY inside the store and 1 write of the key-value store.
+
+        Cost: 1 COPY inside the store, and 1 write of the key-value store.
         """
         at = None if ref is None else str(ref)
         return self._transport.call(Copy(branch=self._text, source=source, path=path, ref=at))
@@ -209,12 +245,12 @@ class Branch(Reference):
     def status(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
     ) -> Iterator[Difference]:
-        """What is uncommitted, in the order of paths; arguments and errors as `Reference.list`."""
+        """Iterate over the uncommitted changes, in the order of paths. Arguments and errors as `Reference.list`."""
         asked = Status(branch=self._text, prefix=prefix, after=after, delimiter=delimiter)
         return self._transport.rows(asked, amount=amount)
 
     def is_dirty(self) -> bool:
-        """Whether anything is uncommitted. Cost: until the first difference."""
+        """Return whether the branch has uncommitted changes. Cost: a listing up to the first change."""
         return next(self.status(amount=1), None) is not None
 
     def commit(
@@ -228,9 +264,29 @@ class Branch(Reference):
         allow_empty: bool = False,
         created_at_ms: int | None = None,
     ) -> CommitWithId:
-        """Commit what is staged: everything, or only `paths` and what is below `prefixes`; the rest stays uncommitted.
+        """Commit what is staged: everything, or only `paths` and what is below `prefixes`. The rest stays uncommitted.
 
-        Arguments and errors as `lakebed.repo.verbs.commit.Commit`.
+        Args:
+            message: of the commit.
+            metadata: texts of your own: at most 1,000 keys and 64 KiB.
+            committer: the author; None: `RepositoryOptions.committer`, else the user that runs the process.
+            paths: commit only these paths. An empty list selects no path.
+            prefixes: also commit the paths with these prefixes.
+            allow_empty: commit even when nothing differs from the head.
+            created_at_ms: the date that the commit shows, in Unix milliseconds, UTC; None: now. It is a label. How long
+                the objects of the commit are kept counts from when it was made.
+
+        Returns:
+            The commit with its id.
+
+        Raises:
+            InvalidRequest: kind ``no_changes``, ``empty_message``, ``oversized_message``, ``oversized_metadata``,
+                ``protected_branch`` or ``read_only_repository``.
+            NotFound: kind ``branch_not_found``.
+            Rejected: kind ``hook_rejected``: a hook refused the commit. Nothing moved.
+            Conflict: kind ``branch_moved``: other writers were faster each time.
+
+        Cost: 2 durable writes of the key-value store, 1 metarange, and the ranges that changed.
         """
         return self._transport.call(
             Commit(
@@ -257,9 +313,30 @@ class Branch(Reference):
         prefix: str = "",
         allow_empty: bool = False,
     ) -> CommitWithId:
-        """Merge what another reference has committed into this branch, all of it or what is below a prefix.
+        """Merge the commits of another reference into this branch.
 
-        Arguments and errors as `lakebed.repo.verbs.merge.Merge`; `Conflict` (``merge_conflict``) lists the paths.
+        Args:
+            source: a branch, tag or commit. Of a branch, only what is committed counts.
+            message: None: ``Merge 'source' into 'branch'``.
+            metadata, committer: as `commit`.
+            strategy: what to take if both sides changed a path: ``source-wins`` or ``dest-wins``. None: that is a
+                conflict.
+            squash: give the new commit one parent, the head of the branch.
+            prefix: merge only paths with this prefix. The new commit has one parent, as the rest is not merged.
+            allow_empty: make a commit even when there is nothing to merge.
+
+        Returns:
+            The new commit with its id.
+
+        Raises:
+            Conflict: kind ``merge_conflict``, with the facts ``paths`` and ``count``; or ``branch_moved``. Nothing
+                moved.
+            InvalidRequest: kind ``dirty_branch``, ``no_changes``, ``unknown_strategy``, ``commit_expired`` or
+                ``prefix_cuts_unit``.
+            NotFound: kind ``branch_not_found`` or ``reference_not_found``.
+            Rejected: kind ``hook_rejected``.
+
+        Cost: 1 or 2 durable writes of the key-value store. Ranges that are equal on two sides are not read.
         """
         return self._transport.call(
             Merge(
@@ -276,18 +353,37 @@ class Branch(Reference):
         )
 
     def revert(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
-        """Undo one commit's changes in a new commit. Errors as `lakebed.repo.verbs.pick.Revert`.
+        """Undo the changes of one commit in a new commit.
 
         Args:
-            **options: `parent_number` of a merge, counted from 1; `message`, `metadata` and `committer` of the new
-                commit; `strategy` for conflicts, ``"source-wins"`` or ``"dest-wins"``; `allow_empty`.
+            ref: the commit, which need not be the head.
+            **options: `parent_number`: for a merge commit, the parent to go back to; 1 is the first. `message`: None:
+                ``Revert <id>``. `metadata` and `committer` of the new commit. `strategy`: what to take if the branch
+                has changed the
+                same paths since: ``"source-wins"`` undoes them, ``"dest-wins"`` does not. `allow_empty`.
+
+        Returns:
+            The new commit with its id.
+
+        Raises:
+            Conflict: kind ``merge_conflict``. Nothing moved.
+            InvalidRequest: kind ``parent_number_needed``, ``invalid_parent_number``, ``dirty_branch``, ``no_changes``,
+                ``commit_expired`` or ``protected_branch``.
+            NotFound: kind ``branch_not_found`` or ``reference_not_found``.
+
+        Cost: as `merge`.
         """
         return self._pick(Revert, ref, options)
 
     def cherry_pick(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
-        """Make one commit's changes again here, with arguments as `revert`.
+        """Make the changes of one commit again in a new commit on this branch.
 
-        Errors as `lakebed.repo.verbs.pick.CherryPick`.
+        Args:
+            ref: the commit.
+            **options: as `revert`, with other defaults: `message`: the commit's own; `metadata`: added to the commit's
+                own; equal keys are replaced; the id and committer of the commit are added.
+
+        Returns, errors and cost as `revert`.
         """
         return self._pick(CherryPick, ref, options)
 
@@ -298,22 +394,61 @@ class Branch(Reference):
     def rebase(
         self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None
     ) -> CommitWithId:
-        """Make this branch's own commits again on top of another reference. As `lakebed.repo.verbs.rebase.Rebase`."""
+        """Make the branch's own commits again on top of another reference. Merge commits are left out.
+
+        Args:
+            onto: a branch, tag or commit. Of a branch, only what is committed counts.
+            committer: author of the new commits; None: that of each original commit.
+            strategy: ``source-wins`` takes the branch's own commits if both sides changed a path. None: that is a
+                conflict.
+
+        Returns:
+            The last new commit with its id.
+
+        Raises:
+            Conflict: kind ``merge_conflict``, with the commit; or ``branch_moved``. Nothing moved.
+            InvalidRequest: kind ``no_changes``: the branch descends from `onto` already; ``dirty_branch``,
+                ``too_many_commits``, ``commit_expired``, ``protected_branch`` or ``unrelated_histories``.
+            NotFound: kind ``branch_not_found`` or ``reference_not_found``.
+
+        Cost: a merge for each commit, and 1 durable write for all.
+        """
         return self._transport.call(Rebase(branch=self._text, onto=str(onto), committer=committer, strategy=strategy))
 
     def reset(self, *, path: str | None = None, prefix: str | None = None) -> CommitWithId:
-        """Discard uncommitted changes: all, those of one path, or those below a prefix.
+        """Discard uncommitted changes: all of them, those of one path, or those below a prefix.
 
         Returns:
-            The head, which does not move.
+            The commit at the head, which does not move.
 
         Raises:
-            InvalidRequest: both are given; as `lakebed.repo.verbs.reset.Reset`.
+            NotFound: kind ``branch_not_found``.
+            InvalidRequest: kind ``two_targets``: path and prefix are given; ``invalid_path``, ``protected_branch`` or
+                ``read_only_repository``.
+            Conflict: kind ``branch_moved``.
+
+        Cost: of everything 2 durable writes of the key-value store, whatever is staged. Of a path or prefix, as a
+            compaction of the branch.
         """
         return self._transport.call(Reset(branch=self._text, path=path, prefix=prefix))
 
     def hard_reset(self, ref: str | Reference, *, force: bool = False) -> CommitWithId:
-        """Move the branch to another commit. Arguments and errors as `lakebed.repo.verbs.reset.HardReset`."""
+        """Move the branch to another commit.
+
+        Args:
+            ref: a branch, tag or commit. Of a branch, only what is committed counts.
+            force: discard uncommitted changes. Otherwise a branch that has some is refused.
+
+        Returns:
+            The commit with its id.
+
+        Raises:
+            NotFound: kind ``branch_not_found`` or ``reference_not_found``.
+            InvalidRequest: kind ``dirty_branch``, ``commit_expired``, ``protected_branch`` or ``read_only_repository``.
+            Conflict: kind ``branch_moved``.
+
+        Cost: 2 durable writes of the key-value store.
+        """
         return self._transport.call(HardReset(branch=self._text, ref=str(ref), force=force))
 
     def import_objects(
@@ -326,10 +461,25 @@ class Branch(Reference):
         replace: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> Import:
-        """Make objects of another store entries of this branch, in one commit, without copying their bytes.
+        """Commit objects of another store to this branch, without copying their bytes.
+
+        The objects stay where they are. lakebed never deletes them, and reads them there.
+
+        Args:
+            sources: folders and objects. If several have one destination, an object wins over a folder, and a later
+                folder over an earlier one.
+            message, metadata, committer: as `commit`.
+            replace: delete what the branch has below the destinations of folders, so that they become as the folders
+                are.
+            storage_options: credentials of the other store. They are never stored.
 
         Returns:
-            Its record, completed. Arguments and errors as `lakebed.repo.heads.importing`.
+            The record of the completed import.
+
+        Raises:
+            InvalidRequest: kind ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects`` or
+                ``invalid_path``.
+            NotFound: kind ``branch_not_found``.
         """
         imported = ImportObjects(
             branch=self._text,
@@ -342,11 +492,21 @@ class Branch(Reference):
         return self._transport.call(imported, storage_options=storage_options)
 
     def compact(self, *, force: bool = True) -> Compaction:
-        """Make reads of what is staged as fast as reads of a commit. As `lakebed.repo.heads.compact.compact_once`."""
+        """Make reads of what is staged as fast as reads of a commit.
+
+        Args:
+            force: compact even within the cooldown after another compaction.
+
+        Raises:
+            NotFound: kind ``branch_not_found``.
+            InvalidRequest: kind ``read_only_repository``.
+
+        Cost: 2 durable writes of the key-value store, and the ranges that changed.
+        """
         return self._transport.call(Compact(branch=self._text, force=force))
 
     def store(self, prefix: str = "") -> ObjectStore:
-        """An object store of this branch, to be read and written. As `Reference.store`."""
+        """Return an object store of this branch that can be read and written. As `Reference.store`."""
         return self._transport.store(self._text, prefix, writes=True)
 
 

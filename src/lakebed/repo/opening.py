@@ -56,23 +56,27 @@ def open_repositories(
     durable: bool = True,
     access: Access | None = None,
 ) -> Repositories:
-    """Open all repositories of a storage, as the owner of their records; or those of a running server.
+    """Open all repositories of a storage as the owner of their records, or those of a running server.
 
     Args:
-        url: of the storage: a path, or a URL such as ``s3://bucket/folder``; or a server's, ``http://host:port``.
-        create: make the database of records when it is missing.
+        url: of the storage: a path, or a URL such as ``s3://bucket/folder``. Of a server: ``http://host:port``.
+        create: create the database of records if it is missing.
         metadata: where the records are: the folder or URL of a database, or ``postgresql://...``, which several servers
-            may share; by default ``_repositories`` in the storage.
-        storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
+            may share. None: ``_repositories`` in the storage.
+        options: settings of the repositories.
+        storage_options: credentials and endpoints of the object store.
         environment: clock, randomness and threads; for tests.
         durable: False does not wait for the disk, on local folders.
-        access: reading, taking over and waiting for another owner; credentials for a server, which takes only these.
+        access: whether to only read, to take over from another owner, or to wait for one; and credentials for a server.
+            A server takes no other arguments.
 
     Raises:
-        Conflict: kind ``owned``: another process owns the records, and at which endpoint it serves them.
-        NotFound: kind ``repositories_not_found``: there are none, and not `create`.
-        InvalidRequest: a URL or an option is invalid; ``no_credentials``.
+        Conflict: kind ``owned``: another process owns the records. The message names the endpoint at which it serves
+            them.
+        NotFound: kind ``repositories_not_found``: there are no repositories, and `create` is False.
+        InvalidRequest: a URL or an option is not valid; kind ``no_credentials``.
         Unavailable, OutcomeUnknown, Fenced: as `lakebed.kv.open`.
+
     Cost: as `lakebed.kv.open`; of a server no request.
     """
     access = access or Access()
@@ -168,18 +172,19 @@ def open_repository(
 ) -> Repository:
     """Open one repository: ``/lake/analytics.repo``, or ``http://host:port/analytics`` of a running server.
 
-    Its `close` closes what was opened for it.
+    Close it when it is no longer needed. That also closes what was opened for it.
 
     Args:
-        url: of the repository: the storage's, then its name and ``.repo``; or a server's, then its name.
-        create: make it when it is missing.
-        metadata, options, storage_options, environment, durable, access: as `open_repositories`.
+        url: the URL of the storage, then the repository's name and ``.repo``; or the URL of a server, then the name.
+        create: create the repository if it is missing.
+        metadata, options, storage_options, environment, durable, access: as `open_all`.
 
     Raises:
-        NotFound: kind ``repository_not_found``, ``repositories_not_found``: it is missing, and not `create`.
+        NotFound: kind ``repository_not_found`` or ``repositories_not_found``: it is missing, and `create` is False.
         InvalidRequest: kind ``not_a_repository``: the URL names no repository.
-        Conflict: kind ``owned``: as `open_repositories`.
-    Cost: as `open_repositories`, and 1 read.
+        Conflict: kind ``owned``: another process owns the records, as `open_all`.
+
+    Cost: as `open_all`, and 1 read.
     """
     storage, name = _split(os.fspath(url))
     if create:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @check_arguments
 class Repositories(Closing):
-    """The repositories of a storage, made by `lakebed.repo.open_all`. Thread-safe. Close them, or use a ``with``."""
+    """The repositories of a storage or of a server, opened by `lakebed.repo.open_all`. Thread-safe.
+
+    Close them, or use them in a ``with`` statement.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -35,23 +38,24 @@ class Repositories(Closing):
 
     @property
     def url(self) -> str:
-        """Of the storage, or of the server."""
+        """The URL of the storage or of the server."""
         return self._catalog.url
 
     # ---- of the process that owns the records; over HTTP `InvalidRequest` (``not_over_http``)
 
     def step_once(self) -> None:
-        """Run one round of the background's work: compact where it is due, clean up, return unused space.
+        """Run one round of the background's work: compact where it is due, clean up, and return unused space.
 
-        The background compacts every second, cleans up every minute, and every hour looks for unmarked rows, and
-        maintains the records. Cost: without work a few scans of the key-value store a repository, and
-        `KeyValue.maintain`.
+        The background compacts every second, cleans up every minute, and every hour looks for unmarked rows and
+        maintains the records. Call this yourself if `RepositoryOptions.background` is False.
+
+        Cost: without work, a few scans of the key-value store for each repository, and `KeyValue.maintain`.
         """
         self._catalog.local.step_once()
 
     @property
     def last_failure(self) -> LakebedError | None:
-        """The last error of the background; None: none yet. A failed step runs again."""
+        """The last error of the background; None: there was none. A failed step runs again."""
         return self._catalog.local.last_failure
 
     # ---- of a server
@@ -74,25 +78,27 @@ class Repositories(Closing):
         read_only: bool = False,
         bare: bool = False,
     ) -> Repository:
-        """Make a repository, with an empty first commit.
+        """Create a repository, with an empty first commit.
 
         Args:
             name: 3 to 63 lower-case letters, digits and hyphens.
-            namespace: the folder of its objects: relative to the storage, ``local://folder`` for the same, or a URL
-                inside the storage; by default ``<name>.repo``.
+            namespace: the folder of its objects, relative to the storage, ``local://folder`` for the same, or a URL
+                inside the storage. None: ``<name>.repo``.
+            default_branch: its name.
+            metadata: texts of your own.
             committer: of the first commit.
-            read_only: nothing can be changed in it.
-            bare: without a first commit and without branches, to restore a dump into
-                (`lakebed.repo.repository.Repository.restore_refs`). Its namespace may be one of lakeFS, whose files
-                stay there.
+            read_only: refuse all changes of the repository.
+            bare: create it without a first commit and without branches, to restore a dump into
+                (`Repository.restore_refs`). Its namespace may be one of lakeFS, whose files stay there.
 
         Raises:
-            AlreadyExists: kind ``repository_exists``; ``namespace_in_use``: another repository, perhaps a deleted one
-                that is not cleaned up yet, or any other object is in that folder, above it or below it.
+            AlreadyExists: kind ``repository_exists``; or ``namespace_in_use``: another repository, perhaps a deleted
+                one that is not cleaned up yet, or any other object is in that folder, above it or below it.
             InvalidRequest: kind ``invalid_repository_name``, ``invalid_branch_name``, ``invalid_namespace``,
-                ``outside_storage``, ``oversized_metadata``; ``create_only_ignored``: the store cannot be used.
-            Conflict: kind ``repositories_moved``: others made repositories at the same time, again and again.
-            Unavailable, OutcomeUnknown: try again: the next attempt takes over what the first has left.
+                ``outside_storage``, ``oversized_metadata`` or ``create_only_ignored``, for a store that cannot be used.
+            Conflict: kind ``repositories_moved``: other repositories were created at the same time, again and again.
+            Unavailable, OutcomeUnknown: try again. The next attempt takes over what the first one left.
+
         Cost: 1 LIST + 3 PUT + 1 DELETE of the storage; 1 snapshot and 1 write of the key-value store.
         """
         create = CreateRepository(
@@ -107,82 +113,89 @@ class Repositories(Closing):
         return Repository(self._catalog.create(create))
 
     def repository(self, name: str) -> Repository:
-        """A repository by name.
+        """Return a repository by name.
 
         Raises:
-            NotFound: kind ``repository_not_found``; with the nearest names.
+            NotFound: kind ``repository_not_found``. The message names similar repositories.
             InvalidRequest: kind ``invalid_repository_name``.
             Corruption: its record is damaged.
-        Cost: 1 linearizable read of the key-value store; over HTTP 1 request, of one that is not there 1 more.
+
+        Cost: 1 linearizable read of the key-value store. Over HTTP 1 request, and 1 more for a missing repository.
         """
         return Repository(self._catalog.repository(name))
 
     def exists(self, name: str) -> bool:
-        """Whether there is a repository of this name. Cost: 1 linearizable read of the key-value store."""
+        """Return whether there is a repository of this name. Cost: 1 linearizable read of the key-value store."""
         return self._catalog.exists(name)
 
     def list(self, *, prefix: str = "", after: str | None = None, amount: int | None = None) -> Iterator[Repository]:
-        """Repositories in the order of their names, those of one moment, lazily.
+        """Iterate over the repositories in the order of their names, at one moment.
 
         Args:
             after: only names greater than this.
-            amount: at most so many; None: all.
+            amount: most repositories to return; None: all.
 
         Raises:
             InvalidRequest: kind ``invalid_amount``.
             Corruption: a record is damaged.
-        Cost: 1 snapshot, 1 scan of the key-value store; over HTTP 1 request a page.
+
+        Cost: 1 snapshot and 1 scan of the key-value store; over HTTP 1 request for each page.
         """
         amount = check_amount(amount)
         transports = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
         return (Repository(transport) for transport in transports)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Replace a repository's metadata.
+        """Replace the metadata of a repository.
 
         Raises:
             NotFound: kind ``repository_not_found``.
             InvalidRequest: kind ``oversized_metadata``.
             Conflict: kind ``repository_moved``: its record changed at the same time, again and again.
+
         Cost: 1 read and 1 write of the key-value store.
         """
         self._catalog.call(SetMetadata(name=name, metadata=dict(metadata)))
 
     def update_metadata(self, name: str, changed: Mapping[str, str], *, removed: Iterable[str] = ()) -> None:
-        """Set some keys of a repository's metadata and remove others; keys that others set meanwhile stay.
+        """Set some keys of a repository's metadata, and remove others. Keys that others set meanwhile stay.
 
-        Raises and costs as `set_metadata`.
+        Errors and cost as `set_metadata`.
         """
         self._catalog.call(UpdateMetadata(name=name, changed=dict(changed), removed=list(removed)))
 
     def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a repository: it is gone at once. Its objects and records are cleaned up later.
+        """Delete a repository. It is gone at once; its objects and records are deleted later.
 
-        Until then its namespace cannot be used again.
+        Until they are deleted, its namespace cannot be used again.
 
         Args:
-            force: also when it is read-only.
+            name: of the repository.
+            force: delete a read-only repository too.
 
         Raises:
             NotFound: kind ``repository_not_found``.
             InvalidRequest: kind ``read_only_repository``.
             Conflict: kind ``repository_moved``: its record changed at the same time, again and again.
-            OutcomeUnknown: look before you retry.
+            OutcomeUnknown: look whether it is there before you repeat the call.
+
         Cost: 1 read and 1 write of the key-value store.
         """
         self._catalog.delete(name, force=force)
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
-        """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
+        """Return the repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
         return self._catalog.call(Deleted())
 
     # ---- the end
 
     def close(self) -> None:
-        """End the background and close the records; what was acknowledged is durable. Again is a no-op.
+        """End the background's work and close the records. What was acknowledged is durable.
+
+        A second call does nothing.
 
         Raises:
-            Fenced, Unavailable, OutcomeUnknown: of the key-value store.
+            Fenced, Unavailable, OutcomeUnknown: errors of the key-value store.
         """
         self._catalog.close()
 

@@ -43,7 +43,7 @@ from lakebed.texts import format_value, utc
 
 
 class CommitWithId(NamedTuple):
-    """A commit and what it is called."""
+    """A commit with its id."""
 
     id: str
     commit: Commit
@@ -54,17 +54,17 @@ class CommitWithId(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Why it was made."""
+        """The message of the commit."""
         return self.commit.message
 
     @property
     def committer(self) -> str:
-        """Who made it."""
+        """The author of the commit."""
         return self.commit.committer
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Ids of its parents; of a merge the branch's head is first."""
+        """Ids of the parents. Of a merge, the head of the branch is first."""
         return self.commit.parents
 
     @property
@@ -74,12 +74,12 @@ class CommitWithId(NamedTuple):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The user's own."""
+        """Texts of the user."""
         return self.commit.metadata
 
     @property
     def metarange(self) -> MetarangeRef:
-        """What it holds: how many objects, and their sizes in all."""
+        """The objects that the commit holds: how many there are, and their total size."""
         return self.commit.metarange
 
 

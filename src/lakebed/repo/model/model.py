@@ -37,7 +37,7 @@ DIFF_SCHEMA: Final = pa.schema(
 
 
 class DiffKind(IntEnum):
-    """What happened to a path from left to right."""
+    """What happened to a path from the left side to the right side."""
 
     ADDED = 0
     CHANGED = 1
@@ -131,7 +131,7 @@ class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A commit. Its id is the hash of its contents (`lakebed.repo.references.commits.commit_id`)."""
+    """A commit. Its id is the hash of its contents."""
 
     parents: tuple[str, ...]
     metarange: MetarangeRef

@@ -16,7 +16,10 @@ _RANGE_BYTES_MAX: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """Where ranges break. Stored nowhere; when it changes, the next commits rewrite what they touch."""
+    """Sizes of ranges, the files in which commits keep their entries.
+
+    They are not stored. When they change, the next commits rewrite the ranges that they touch.
+    """
 
     entry_count_min: int = 2_048
     """A range never breaks before it has so many entries."""
@@ -43,7 +46,7 @@ class RangeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOptions:
-    """Settings of open repositories, all of one storage."""
+    """Settings of open repositories. They apply to all repositories of a storage."""
 
     ranges: RangeOptions = field(default_factory=RangeOptions)
     cache_bytes: int | None = None
@@ -103,7 +106,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class CollectionOptions:
-    """What a collection may take."""
+    """Which objects a collection may delete."""
 
     grace: timedelta = timedelta(days=1)
     """Uploads younger than this are left alone; a slower upload is refused when it is staged. What a branch or tag

@@ -33,7 +33,7 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     """By name, or by a pattern with ``*``, ``?`` and ``[ab]``; a name counts before patterns, of these the longest."""
 
     def days_of(self, branch: str) -> int:
-        """Days for which a branch's commits stay active behind its head."""
+        """Return for how many days the commits of a branch keep their objects, once they are behind its head."""
         if branch in self.branch_days:
             return self.branch_days[branch]
         matching = [pattern for pattern in self.branch_days if fnmatchcase(branch, pattern)]

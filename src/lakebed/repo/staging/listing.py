@@ -55,7 +55,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it is a common prefix."""
+        """Whether the line is a common prefix."""
         return self.entry is None
 
 

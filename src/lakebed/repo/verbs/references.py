@@ -17,7 +17,7 @@ from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, look_first,
 
 
 class NamedCommit(NamedTuple):
-    """A branch or tag, and its commit."""
+    """A branch or a tag, with its commit."""
 
     name: str
     commit_id: str
