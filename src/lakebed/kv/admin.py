@@ -29,14 +29,14 @@ Url = str | os.PathLike[str]
 
 @check_arguments
 class DatabaseAdmin(DatabaseVerbs):
-    """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
+    """A database by its location. Open it, or use the verbs that need no open database. Thread-safe.
 
     Examples:
         >>> from lakebed.kv import DatabaseAdmin
         >>> from lakebed.kv.database_location import DatabaseLocation
         >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))
         >>> with orders.open() as database:
-        ...     database.put(b"17", b"tea")
+        ... database.put(b"17", b"tea")
         >>> yesterday = orders.pin("yesterday")
         >>> orders.at("yesterday").get(b"17")
         b'tea'
@@ -50,7 +50,10 @@ class DatabaseAdmin(DatabaseVerbs):
         take_over: bool = False,
         after_destroy: bool = False,
     ) -> Database:
-        """Open it for writing; make it if there is none and `create`. Arguments, errors, cost as `lakebed.kv.open`."""
+        """Open the database to write and read. Create it if it is missing, unless `create` is False.
+
+        Arguments, errors and cost as `lakebed.kv.open`.
+        """
         return Database.open(
             self.location, options=options, create=create, take_over=take_over, after_destroy=after_destroy
         )
@@ -72,9 +75,9 @@ def _at(url: Url, where: Where) -> DatabaseAdmin:
 def create_checkpoint(
     url: Url, options: CheckpointOptions | None = None, **where: Unpack[Where]
 ) -> CheckpointCreateResult:
-    """Pin the latest version, with every durable write, or what another checkpoint pins.
+    """Pin the latest version, with every durable write, or the version that another checkpoint pins.
 
-    As `lakebed.kv.checkpoint.create_checkpoint`. Cost: 1 GET + 1 PUT + at most 3 LIST.
+    As `DatabaseAdmin.create_checkpoint`. Cost: 1 GET + 1 PUT + at most 3 LIST.
     """
     return _at(url, where).create_checkpoint(options)
 
@@ -82,26 +85,26 @@ def create_checkpoint(
 def refresh_checkpoint(
     url: Url, id: str, lifetime: timedelta | None = None, *, force: bool = False, **where: Unpack[Where]
 ) -> Checkpoint:
-    """Give a checkpoint a new end: now plus `lifetime`, or none. As `lakebed.kv.checkpoint.refresh_checkpoint`."""
+    """Give a checkpoint a new lifetime, from now, or (None) no end. As `DatabaseAdmin.refresh_checkpoint`."""
     return _at(url, where).refresh_checkpoint(id, lifetime, force=force)
 
 
 def delete_checkpoint(url: Url, id: str, *, force: bool = False, **where: Unpack[Where]) -> Checkpoint:
-    """Remove a checkpoint. As `lakebed.kv.checkpoint.delete_checkpoint`."""
+    """Delete a checkpoint. As `DatabaseAdmin.delete_checkpoint`."""
     return _at(url, where).delete_checkpoint(id, force=force)
 
 
 def list_checkpoints(
     url: Url, name: str | None = None, *, expired: bool = False, **where: Unpack[Where]
 ) -> list[Checkpoint]:
-    """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
+    """Return the checkpoints, oldest first. As `DatabaseAdmin.list_checkpoints`."""
     return _at(url, where).list_checkpoints(name, expired=expired)
 
 
 def create_clone(
     clone_url: Url, parent_url: Url, checkpoint: str | None = None, *, copy: bool = False, **where: Unpack[Where]
 ) -> Manifest:
-    """Make a database at `clone_url` that starts from a version of another. As `lakebed.kv.clone.create_clone`."""
+    """Create a database at `clone_url` that begins with a version of another. As `DatabaseAdmin.create_clone`."""
     clone = _at(clone_url, where)
     return clone.create_clone(parent_url, checkpoint, copy=copy)
 
@@ -114,7 +117,7 @@ def restore(
     take_over: bool = False,
     **where: Unpack[Where],
 ) -> Version:
-    """Make an older version the newest; what was there stays for `lifetime`. As `DatabaseAdmin.restore`."""
+    """Make an older version the newest. The present version stays for `lifetime`. As `DatabaseAdmin.restore`."""
     return _at(url, where).restore(checkpoint, lifetime=lifetime, take_over=take_over)
 
 
@@ -127,7 +130,7 @@ def destroy(
     progress: Callable[[Progress], None] | None = None,
     **where: Unpack[Where],
 ) -> CollectionReport:
-    """Destroy a database: softly, or at once. As `lakebed.kv.destroy.destroy`."""
+    """Destroy a database, softly or at once. As `DatabaseAdmin.destroy`."""
     database = _at(url, where)
     return database.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
@@ -139,13 +142,15 @@ def collect(
     progress: Callable[[Progress], None] | None = None,
     **where: Unpack[Where],
 ) -> list[CollectionReport]:
-    """Delete what nothing needs, in each of the databases; one that fails does not keep the others from it.
+    """Delete what nothing needs, in each of the databases.
+
+    One that fails does not keep the others from being collected.
 
     Returns:
         The reports, in the order of `urls`.
 
     Raises:
-        LakebedError: the first error, after all databases had their turn.
+        LakebedError: the first error, after all databases were tried.
     """
     for url in urls:
         if isinstance(url, CollectorOptions):
@@ -168,15 +173,15 @@ def collect(
 def compact(
     url: Url, *, full: bool = False, progress: Callable[[int, int], None] | None = None, **where: Unpack[Where]
 ) -> bool:
-    """Merge files until nothing needs to be merged; whether anything was. As `DatabaseAdmin.compact`."""
+    """Merge files until nothing needs to be merged. Return whether anything was merged. As `DatabaseAdmin.compact`."""
     return _at(url, where).compact(full=full, progress=progress)
 
 
 def show_manifest(url: Url, id: int | None = None, **where: Unpack[Where]) -> Manifest:
-    """A manifest, the newest by default. Raises `NotFound`."""
+    """Return a manifest by number; None: the newest. Raises `NotFound`."""
     return _at(url, where).show_manifest(id)
 
 
 def list_manifests(url: Url, **where: Unpack[Where]) -> list[ManifestSummary]:
-    """Every manifest that is there, with its time, its size and what pins it, oldest first."""
+    """Return every manifest with its time, its size and what pins it, oldest first."""
     return _at(url, where).list_manifests()

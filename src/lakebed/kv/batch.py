@@ -39,12 +39,12 @@ def lifetime_ms(ttl: timedelta) -> int:
 
 
 class WriteBatch:
-    """Puts, deletes and merges, in order; a later one of the same key wins over an earlier one.
+    """Puts, deletes and merges, in order. Of two rows of the same key the later one wins.
 
     Attributes (for the writer):
-        keys: one a row.
-        values: None is a delete, bytes a value or, where `special` says so, an operand.
-        special: by row, ``(kind, lifetime in ms or None)`` of rows that are operands or end by themselves.
+        keys: one for each row.
+        values: None is a delete; bytes are a value or, where `special` says so, an operand.
+        special: by row, ``(kind, lifetime in ms or None)`` of rows that are operands or have a lifetime.
     """
 
     __slots__ = ("keys", "special", "values")
@@ -61,7 +61,7 @@ class WriteBatch:
         return f"WriteBatch({len(self.keys)} rows)"
 
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
-        """Give a key a value, for a time if `ttl` says so. Raises `InvalidRequest`. Cost: about 0.2 us."""
+        """Set the value of a key, for a time if `ttl` is given. Raises `InvalidRequest`. Cost: about 0.2 us."""
         if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
             check_key(key)
         if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
@@ -72,23 +72,27 @@ class WriteBatch:
         self.values.append(value)
 
     def delete(self, key: bytes) -> None:
-        """Delete a key. Deleting a missing key is a no-op. Raises `InvalidRequest`."""
+        """Delete a key. Deleting a missing key has no effect. Raises `InvalidRequest`."""
         self.keys.append(check_key(key))
         self.values.append(None)
 
     def merge(self, key: bytes, operand: bytes) -> None:
-        """Combine a key's value with an operand, by the database's merge operator. Raises `InvalidRequest`."""
+        """Combine the value of a key with an operand, by the merge operator of the database.
+
+        Raises `InvalidRequest`.
+        """
         check_key(key)
         self.values.append(check_value(operand))
         self.special[len(self.keys)] = (Kind.MERGE, None)
         self.keys.append(key)
 
     def put_many(self, keys: Sequence[bytes] | Any, values: Sequence[bytes] | Any) -> None:
-        """Many puts at once: two sequences of bytes, or two Arrow columns (binary or string), of one length.
+        """Add many puts: two sequences of bytes, or two Arrow columns (binary or string), of the same length.
 
         Raises:
-            InvalidRequest: the lengths differ, or a row is invalid; then none was added.
-        Cost: about 0.1 us a row.
+            InvalidRequest: the lengths differ, or a row is not valid. No row was added.
+
+        Cost: about 0.1 us for each row.
         """
         new_keys, new_values = validate_columns(
             keys, values, KEY_BYTES_MAX, VALUE_BYTES_MAX, check_key=check_key, check_value=check_value
@@ -103,7 +107,10 @@ class WriteBatch:
         self.special.clear()
 
     def columns(self, now_ms: int) -> tuple[list[Kind] | None, list[int | None] | None]:
-        """Kind and end (Unix ms, UTC) of each row, if written now; None where every row is a plain put or delete."""
+        """Return the kind and the end (Unix milliseconds, UTC) of each row, as if it was written now.
+
+        None if all rows are plain puts or deletes.
+        """
         if not self.special:
             return None, None
         kinds = [Kind.DELETE if value is None else Kind.PUT for value in self.values]
@@ -114,12 +121,12 @@ class WriteBatch:
         return kinds, expires
 
     def operands(self) -> list[bytes]:
-        """Those of the values that are operands."""
+        """Return those of the values that are operands."""
         rows = [row for row, (kind, _) in self.special.items() if kind is Kind.MERGE]
         return [value for value in (self.values[row] for row in rows) if value is not None]
 
     def check_size(self) -> None:
-        """Raise `InvalidRequest` when it is more than one batch may hold. Cost: 0.05 us a row."""
+        """Raise `InvalidRequest` if the batch is larger than 512 MiB. Cost: 0.05 us for each row."""
         check_batch_size(self.keys, self.values, what="batch")
 
 

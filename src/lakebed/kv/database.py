@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 class Database(ReadVerbs, Closing):
-    """An open database, made by `lakebed.kv.open`. Use it in a ``with``, or close it.
+    """A database that is open for writing. `lakebed.kv.open` opens it. Close it, or use it in a ``with`` statement.
 
     Attributes:
-        admin: every verb that needs no open database, for this one: checkpoints, clones, restore, collection, versions.
+        admin: verbs of this database that need no open database: checkpoints, clones, restore, collection, versions.
     """
 
     @classmethod
@@ -64,7 +64,7 @@ class Database(ReadVerbs, Closing):
         take_over: bool = False,
         after_destroy: bool = False,
     ) -> Database:
-        """Become the writer of the database at a location; arguments and errors as `lakebed.kv.open`."""
+        """Open the database at a location for writing. Arguments and errors as `lakebed.kv.open`."""
         options = DatabaseOptions() if options is None else options
         check_database_options(options)
         if options.merge_operator is not None:
@@ -101,18 +101,19 @@ class Database(ReadVerbs, Closing):
     # ---- reading
 
     def get(self, key: bytes, *, linearizable: bool = False) -> bytes | None:
-        """The value of a key; None if it has none.
+        """Return the value of a key; None if the key has no value.
 
         Args:
-            linearizable: answer only what is durable, and only if no other process owned the database at that moment.
-                Without it the answer may be out of date after another process has taken the database over.
+            linearizable: return only what is durable, and only if no other process owned the database at that moment.
+                If False, the answer may be out of date after another process has taken over the database.
 
         Raises:
-            InvalidRequest: the key is invalid.
+            InvalidRequest: the key is not valid.
             Closed: after `close`.
-            Fenced: `linearizable`, or a file is gone, and another process owns the database.
-        Cost: from memory no request, 0.5 us; from files 1 GET of a block that is not cached, none if the filters say
-        no. `linearizable`: 1 HEAD more (without a log: 1 LIST), and the flush of what it saw.
+            Fenced: another process owns the database: with `linearizable`, or if a file is gone.
+
+        Cost: from memory no request, about 0.5 us. From files 1 GET for a block that is not cached; none if the filters
+            exclude the key. `linearizable` costs 1 HEAD more (without a log: 1 LIST), and the flush of what it read.
         """
         if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
             check_key(key)
@@ -139,18 +140,21 @@ class Database(ReadVerbs, Closing):
         return value
 
     def snapshot(self, *, linearizable: bool = False) -> Snapshot:
-        """The state now, to be read any number of times. Close it, or use it in a ``with``.
+        """Return the state of the database now, to read it any number of times.
+
+        Close it, or use it in a ``with`` statement.
 
         Args:
             linearizable: only what is durable, and only if no other process owned the database at that moment. Writes
-                that were not awaited may be missing; every acknowledged one is there.
+                that were not awaited may be missing. All acknowledged writes are in it.
 
         Raises:
             Closed: after `close`.
-            Fenced: `linearizable`, and another process owns the database.
-            OutcomeUnknown, Unavailable: `linearizable`, and the store did not answer.
-        Cost: no request; `linearizable`: 1 HEAD (without a log: 1 LIST), and no flush, but of writes whose outcome was
-        unclear.
+            Fenced: another process owns the database; with `linearizable`.
+            OutcomeUnknown, Unavailable: the store did not answer; with `linearizable`.
+
+        Cost: no request. `linearizable`: 1 HEAD (without a log: 1 LIST), and a flush only of writes whose outcome was
+            unclear.
         """
         writer = self._writer
         view, pin = writer.pin_durable_view() if linearizable else writer.pin_view()
@@ -159,21 +163,24 @@ class Database(ReadVerbs, Closing):
     # ---- writing
 
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None, await_durable: bool = True) -> None:
-        """Give a key a value.
+        """Set the value of a key.
 
         Args:
-            ttl: how long it lives, from now; None: without an end.
-            await_durable: return when the write is in the log (without a log: in a file). False returns at once; the
-                write becomes durable with `flush`, or soon in the background.
+            key: bytes.
+            value: bytes.
+            ttl: lifetime of the value, from now; None: no end.
+            await_durable: return when the write is in the log (without a log: in a file). If False, return at once;
+                `flush` makes the write durable, or the background does so soon.
 
         Raises:
-            InvalidRequest: key, value or ttl is invalid.
+            InvalidRequest: the key, the value or the ttl is not valid.
             Fenced: a newer writer owns the database.
-            OutcomeUnknown: the store gave no clear answer; the write may be durable now or later.
-            Unavailable, InternalError, Conflict: kinds ``out_of_memory``, ``unencodable_rows``, ``write_taken_back``:
-                nothing was written, because its log record, or one that it may depend on, could not be encoded.
+            OutcomeUnknown: the store gave no clear answer. The write may be durable now or later.
+            Unavailable, InternalError, Conflict: kind ``out_of_memory``, ``unencodable_rows`` or ``write_taken_back``:
+                nothing was written, as its log record, or one that it may depend on, could not be encoded.
             Closed: after `close`.
-        Cost: 1 PUT shared by all that wait at once; without waiting 0.6 us.
+
+        Cost: 1 PUT, shared by all writers that wait at the same time. Without waiting about 0.6 us.
         """
         if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
             check_key(key)
@@ -196,24 +203,28 @@ class Database(ReadVerbs, Closing):
             writer.commit.wait(memtable.first_sequence + row)
 
     def delete(self, key: bytes, *, await_durable: bool = True) -> None:
-        """Delete a key. Deleting a missing key is a no-op. Otherwise as `put`."""
+        """Delete a key. Deleting a missing key has no effect. Otherwise as `put`."""
         check_key(key)
         self._writer.append_rows([key], [None], None, None, check=None, await_durable=await_durable)
 
     def merge(self, key: bytes, operand: bytes, *, await_durable: bool = True) -> None:
-        """Combine a key's value with an operand, by the database's merge operator, without reading it first.
+        """Combine the value of a key with an operand, by the merge operator of the database.
 
-        Raises `InvalidRequest` if the database has no operator, or it cannot use the operand. Otherwise as `put`.
+        The value is not read first.
+
+        Raises `InvalidRequest` if the database has no operator, or the operator cannot use the operand. Otherwise as
+        `put`.
         """
         check_key(key)
         self._writer.require_operator().check(check_value(operand))
         self._writer.append_rows([key], [operand], [Kind.MERGE], [None], check=None, await_durable=await_durable)
 
     def write(self, batch: WriteBatch, *, await_durable: bool = True) -> None:
-        """Write a batch: all of it becomes visible at one moment, and durable at one moment, or none of it.
+        """Write a batch. All of it becomes visible at one moment and durable at one moment, or none of it.
 
-        Raises as `put`, and `InvalidRequest` for a batch of more than `BATCH_BYTES_MAX` bytes. Cost: as one `put`, and
-        about 0.1 us a row.
+        Raises as `put`, and `InvalidRequest` for a batch of more than 512 MiB.
+
+        Cost: as one `put`, and about 0.1 us for each row.
         """
         self._check_batch(batch)
         if batch.keys:
@@ -238,17 +249,18 @@ class Database(ReadVerbs, Closing):
         ttl: timedelta | None = None,
         await_durable: bool = True,
     ) -> None:
-        """Give a key a value (None: delete it), if its value now is `expected` (None: if it has none).
+        """Set the value of a key (None: delete it) if its value is `expected` (None: if it has none).
 
-        Either answer is linearizable: after success the write is durable, and with Conflict the value that was found is
-        durable and no other process owned the database then. With ``await_durable=False`` neither holds: a writer that
-        was taken over answers from what it knew until it finds the new owner.
+        Both answers are linearizable. After success the write is durable. After `Conflict` the value that was found is
+        durable, and no other process owned the database then. With ``await_durable=False`` neither holds: a writer that
+        was taken over answers from what it knew, until it finds the new owner.
 
         Raises:
-            Conflict: kind ``unexpected_value``; its value is another: read it and decide again.
-            Otherwise as `put`.
-        Cost: one `get` and one `put`; the same again each time that another write of this key came between. With
-        Conflict 1 HEAD (without a log: 1 LIST) for the `put`.
+            Conflict: kind ``unexpected_value``: the key has another value. Read it and decide again. Otherwise as
+                `put`.
+
+        Cost: one `get` and one `put`, again for each other write of this key that came between. After `Conflict`, 1
+            HEAD (without a log: 1 LIST) instead of the `put`.
         """
         batch = WriteBatch()
         if value is None:
@@ -262,16 +274,17 @@ class Database(ReadVerbs, Closing):
     def write_if(
         self, batch: WriteBatch, *, expected: Mapping[bytes, bytes | None], await_durable: bool = True
     ) -> None:
-        """Write a batch, if every key of `expected` has that value (None: no value) when the batch becomes visible.
+        """Write a batch if every key of `expected` has the given value (None: no value) when the batch becomes visible.
 
-        Either answer is linearizable, as that of `set_if`, which is the case of one key. Expected keys need not be
-        written; an empty batch asks whether all of them have these values at one moment, durably.
+        Both answers are linearizable, as for `set_if`. The expected keys need not be in the batch. An empty batch
+        checks, at one moment and durably, whether the keys have these values.
 
         Raises:
-            Conflict: kind ``unexpected_value``; the value of ``key`` (a fact) is another, and nothing was written.
-            Otherwise as `write`.
-        Cost: one `get` for each expected key, and one `write`; the same again each time that another write of an
-        expected key came between. With Conflict, or nothing to write, 1 HEAD (without a log: 1 LIST) for the `write`.
+            Conflict: kind ``unexpected_value``: the key in the fact ``key`` has another value. Nothing was written.
+                Otherwise as `write`.
+
+        Cost: one `get` for each expected key, and one `write`, again for each other write of an expected key that came
+            between. After `Conflict`, or with an empty batch, 1 HEAD (without a log: 1 LIST) instead of the `write`.
         """
         self._check_batch(batch)
         for key, value in expected.items():
@@ -283,15 +296,17 @@ class Database(ReadVerbs, Closing):
     # ---- transactions
 
     def transaction(self, isolation: Isolation = "snapshot", *, await_durable: bool = True) -> Transaction:
-        """Begin a transaction: reads of one version, writes at once at the end; see `Transaction`.
+        """Begin a transaction: it reads one version, and its writes become visible together at the end.
 
         Args:
-            isolation: ``snapshot``: refuse to overwrite what others wrote since; ``serializable``: also refuse if what
-                it has read was written since, or a value of that has expired.
-            await_durable: of its commit, as for `put`.
+            isolation: ``snapshot`` refuses to overwrite what others wrote since the beginning. ``serializable`` also
+                refuses if something that the transaction has read was written since, or has expired.
+            await_durable: for the commit, as `put`.
 
-        Raises `InvalidRequest`, `Closed`. Cost: no request. While it is open, flushed memtables stay in memory, up to
-        `DatabaseOptions.transaction_history_bytes_max`.
+        Raises `InvalidRequest` and `Closed`.
+
+        Cost: no request. While the transaction is open, flushed memtables stay in memory, up to
+            `DatabaseOptions.transaction_history_bytes_max`.
         """
         return begin_transaction(self._writer, isolation, await_durable=await_durable)
 
@@ -303,23 +318,25 @@ class Database(ReadVerbs, Closing):
         await_durable: bool = True,
         tries_max: int = 100,
     ) -> T:
-        """Run a function in a transaction and commit it; on a conflict run it again in a new one.
+        """Run a function in a transaction, and commit it. On a conflict, run the function again in a new transaction.
 
         Args:
-            work: reads and writes through the transaction that it is given. It may run several times, so it has no
-                other effects. When it raises, or rolls the transaction back, nothing is written.
-            isolation: as for `transaction`; the default is the stronger one, since conflicts are retried.
-            await_durable: as for `put`.
-            tries_max: how often it runs at most, >= 1. There is no pause between two tries: each conflict means that
-                another commit succeeded.
+            work: a function that takes the transaction, and reads and writes through it. It may run several times, so
+                it must have no other effects. If it raises or rolls back, nothing is written.
+            isolation: as `transaction`. The default is the stronger one, as conflicts are retried.
+            await_durable: as `put`.
+            tries_max: most runs, at least 1. There is no pause between them, as each conflict means that another commit
+                succeeded.
 
         Returns:
-            What `work` returned in the try that was committed.
+            What `work` returned in the run that was committed.
 
         Raises:
-            Conflict: every try ended in a conflict; nothing was written. One that `work` itself raises is not retried.
+            Conflict: every run ended in a conflict. Nothing was written. A `Conflict` that `work` itself raises is not
+                retried.
             InvalidRequest, Closed, Fenced, OutcomeUnknown: as `Transaction.commit`; not retried.
-        Cost: as one transaction for each try.
+
+        Cost: as one transaction for each run.
         """
         if not isinstance(tries_max, int) or tries_max < 1:
             raise InvalidRequest(f"tries_max is at least 1, and {tries_max!r} was given.", kind="invalid_option")
@@ -343,24 +360,25 @@ class Database(ReadVerbs, Closing):
     # ---- pinning, restoring and forking
 
     def restore(self, version: str, *, lifetime: timedelta | None = RESTORABLE_FOR) -> Database:
-        """Make an older version the newest one and continue there: closes this object and opens the database again.
+        """Make an older version the newest one, and open it. This object is closed.
 
         Every write so far is made durable first, and stays readable through a checkpoint for `lifetime`.
 
         Args:
-            version: a checkpoint's name or id, or a version's number.
-            lifetime: None: without an end.
+            version: name or id of a checkpoint, or number of a version.
+            lifetime: of the checkpoint of the present state; None: no end. The default is 7 days.
 
         Returns:
-            The database, open at the restored version, with the same options. This object is closed, with what was
-            begun on it: another thread that uses it gets `Closed`.
+            The database, open at the restored version, with the same options. Other threads that use this object, and
+            what was begun on it, get `Closed`.
 
         Raises:
             NotFound, InvalidRequest: there is no such version. Nothing changed, and this object stays open.
             Conflict: kind ``owned``: another process opened the database in between. This object is closed.
-            Fenced, Unavailable, OutcomeUnknown, Corruption: as `close`, `lakebed.kv.restore.restore` and
-                `lakebed.kv.open`; restore again by `lakebed.kv.admin.restore`, or open the database again.
-        Cost: as `close`, `lakebed.kv.restore.restore` and opening.
+            Fenced, Unavailable, OutcomeUnknown, Corruption: as `close`, `DatabaseAdmin.restore` and `lakebed.kv.open`.
+                Restore again by `lakebed.kv.admin.restore`, or open the database again.
+
+        Cost: as `close`, `DatabaseAdmin.restore` and opening.
         """
         check_argument("version", version, "str")  # before anything is closed
         writer = self._writer
@@ -375,17 +393,19 @@ class Database(ReadVerbs, Closing):
     def create_checkpoint(
         self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL
     ) -> CheckpointCreateResult:
-        """Pin what is there now, or what another checkpoint pins.
+        """Pin the version of now, or the version that another checkpoint pins.
 
         Args:
-            options: lifetime, name, and the checkpoint to start from (then `scope` does not matter).
-            scope: what must be in it: every write issued before the call (``ALL`` makes them durable; ``ALL_UNFORCED``
-                waits until that happens by itself, at most `DatabaseOptions.flush_interval_max_ms`), or what is durable
-                now (``DURABLE``).
+            options: lifetime, name, and the checkpoint to start from, which makes `scope` irrelevant.
+            scope: which writes must be in it. ``ALL``: all writes that were issued before the call, which makes them
+                durable.
+                ``ALL_UNFORCED``: the same, but wait until that happens by itself, at most
+                    `DatabaseOptions.flush_interval_max_ms`. ``DURABLE``: what is durable now.
 
         Raises:
-            InvalidRequest, AlreadyExists, OutcomeUnknown: as `lakebed.kv.checkpoint.create_checkpoint`.
+            InvalidRequest, AlreadyExists, OutcomeUnknown: as `DatabaseAdmin.create_checkpoint`.
             Fenced: another process owns the database.
+
         Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
         """
         self._writer.check_not_fenced()
@@ -410,9 +430,11 @@ class Database(ReadVerbs, Closing):
             writer.commit.check_untold()
 
     def create_clone(self, url: str | os.PathLike[str], checkpoint: str | None = None) -> None:
-        """Make a database at `url` that starts from a checkpoint of this one, or (None) from everything written so far.
+        """Create a database at `url` that begins with a checkpoint of this one.
 
-        Raises as `lakebed.kv.clone.create_clone`. Cost: as that, and the flush. Source: "Clones".
+        None: with everything written so far.
+
+        Errors and cost as `DatabaseAdmin.create_clone`, and the flush. Source: "Clones".
         """
         self._writer.check_not_fenced()
         if checkpoint is None:
@@ -425,56 +447,64 @@ class Database(ReadVerbs, Closing):
         """Return when every write so far is durable.
 
         Args:
-            memtable: also put them into files, which makes a new version.
+            memtable: also write them into files, which makes a new version.
 
-        Raises as `put`. Cost: 1 PUT when something is pending; with `memtable` 2 PUT + 1 LIST more.
+        Raises as `put`. Cost: 1 PUT if something is pending; with `memtable` 2 PUT + 1 LIST more.
         """
         self._writer.flush(memtable=memtable)
 
     def flush_once(self) -> bool:
-        """Write the oldest memtable that waits into a file; False if none waits.
+        """Write the oldest waiting memtable into a file. Return False if there is none.
 
         Raises:
             Fenced: a newer writer owns the database.
-            Unavailable, OutcomeUnknown: nothing changed here; call again.
-        Cost: 2 PUT + 1 LIST, and 1 PUT when its rows are not in the log yet.
+            Unavailable, OutcomeUnknown: nothing changed here. Call again.
+
+        Cost: 2 PUT + 1 LIST, and 1 PUT if its rows are not in the log yet.
         """
         return self._writer.flush_once()
 
     def compact_once(self, progress: ProgressCall | None = None) -> bool:
-        """Merge what the planner chooses; False if nothing needs to be merged.
+        """Merge the files that the planner chooses. Return False if nothing needs to be merged.
 
         Raises:
             Fenced: a newer writer owns the database; kind ``compactor_fenced``: another process compacts it now.
-            Unavailable, OutcomeUnknown: nothing changed; call again.
+            Unavailable, OutcomeUnknown: nothing changed. Call again.
         """
         return self._writer.compact_once(progress)
 
     def compact(self, *, full: bool = False, progress: ProgressCall | None = None) -> None:
-        """Merge until nothing needs to be merged; with `full`, everything into one run. Raises as `compact_once`."""
+        """Merge files until nothing needs to be merged; with `full`, all files into one run.
+
+        Raises as `compact_once`.
+        """
         self._writer.compact(full=full, progress=progress)
 
     def poll_once(self) -> bool:
-        """Show what a separate compactor has published; False if there is nothing new.
+        """Show what a separate compactor has published. Return False if there is nothing new.
 
         Raises `Fenced`, `Unavailable`, `OutcomeUnknown`. Cost: 1 LIST, and 1 GET + 1 PUT + 1 LIST for news.
         """
         return self._writer.poll_once()
 
     def renew_once(self) -> bool:
-        """Renew the lease if that is due; whether it was. Raises `Fenced`, `Unavailable`, `OutcomeUnknown`."""
+        """Renew the lease if that is due. Return whether it was. Raises `Fenced`, `Unavailable`, `OutcomeUnknown`."""
         return self._writer.renew_once()
 
     # ---- the end
 
     def close(self) -> None:
-        """Make everything durable, release the lease and the writer's checkpoint, and end. Closing twice is a no-op.
+        """Make everything durable, release the lease, remove the writer's checkpoint, and end.
+
+        A second call does nothing.
 
         Raises:
-            Fenced: writes that were not awaited are lost, because a newer writer owns the database; it is closed.
-            Unavailable, OutcomeUnknown: the store failed; nothing is lost yet, call it again. Nothing else works.
-        Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable). Where the log has more
-        than 64 objects that are not in files, 2 PUT + 1 LIST more: its rows become a file, if the store takes it.
+            Fenced: writes that were not awaited are lost, as a newer writer owns the database. It is closed.
+            Unavailable, OutcomeUnknown: the store failed. Nothing is lost yet. Call it again; no other verb works.
+
+        Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable). If the log has more
+            than 64
+            objects that are not in files, their rows become a file, if the store takes it: 2 PUT + 1 LIST more.
         """
         writer = self._writer
         with self._closing:
@@ -491,9 +521,10 @@ class Database(ReadVerbs, Closing):
             writer.commit.check_untold()
 
     def abandon(self) -> None:
-        """Be closed, without a lock or a request: a child that wrote under its parent's name would end it.
+        """Close this object in a forked process, without a lock or a request.
 
-        Lease, log ids and threads are the parent's, which continues to write.
+        Lease, log ids and threads belong to the parent, which continues to write. A child that wrote under the parent's
+        name would end the parent's ownership.
         """
         self._writer.abandon()
         self._closing = self._writer.environment.runtime.lock()
@@ -523,16 +554,16 @@ class Database(ReadVerbs, Closing):
 
     @property
     def fenced(self) -> Fenced | None:
-        """The error of every verb from now on, once this process knows that another one owns the database."""
+        """The error that every verb raises, once this process knows that another one owns the database; else None."""
         return self._writer.commit.fenced
 
     @property
     def epoch(self) -> int:
-        """The writer's: greater than that of every writer before."""
+        """The number of this writer. It is greater than that of every earlier writer."""
         return self._writer.claim.epoch
 
     def stats(self) -> DatabaseStats:
-        """Sizes and counts now. Cost: no request. Raises `Closed`."""
+        """Return sizes and counts of now. Raises `Closed`. Cost: no request."""
         self._writer.check_open()
         return stats_of(self._writer)
 

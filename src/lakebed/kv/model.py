@@ -145,7 +145,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class CheckpointScope(Enum):
-    """What a checkpoint made by the writer includes."""
+    """Which writes a checkpoint of the writer includes."""
 
     ALL = "all"
     """Every write issued before the call; the log is flushed first."""
@@ -157,7 +157,7 @@ class CheckpointScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCreateResult:
-    """A checkpoint that was made."""
+    """A new checkpoint."""
 
     id: str
     manifest_id: int

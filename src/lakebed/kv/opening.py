@@ -29,26 +29,29 @@ def open_database(
     durable: bool = True,
     after_destroy: bool = False,
 ) -> Database:
-    """Open a database for writing and reading: become its one writer.
+    """Open a database to write and read. This process becomes its only writer.
 
     Args:
-        url: a path, a URL such as ``s3://bucket/folder``, or an open store: ``repo.branch("main").store().sub("db")``.
-        storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
+        url: a path; a URL such as ``s3://bucket/folder``; or an open store, such as
+            ``repo.branch("main").store().sub("db")``.
+        options: settings of the writer.
+        storage_options: credentials and endpoints of the object store.
         environment: clock, randomness and threads; for tests.
-        create: make it when nothing is there.
-        take_over: also if another owner's lease is live; that writer is fenced, and loses nothing that it
+        create: create the database if nothing is there.
+        take_over: open it even if another writer's lease is live. That writer is fenced; it loses nothing that it
             acknowledged.
-        durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
-        after_destroy: make a new database where one was destroyed.
+        durable: False does not wait for the disk, on local folders. After a power loss writes may be missing.
+        after_destroy: create a new database where one was destroyed.
 
     Raises:
-        Conflict: kind ``owned``; another process owns it; the message names it.
-        NotFound: kind ``database_not_found``; nothing is there, and not `create`.
+        Conflict: kind ``owned``: another process owns the database. The message names it.
+        NotFound: kind ``database_not_found``: nothing is there, and `create` is False.
         InvalidRequest: kind ``not_a_database``: something else is there; ``invalid_db_state``: it was destroyed, or is
-            a clone that is not finished; ``merge_operator_mismatch``, ``unknown_operator``, ``invalid_option``.
+            a clone that is not finished; ``merge_operator_mismatch``, ``unknown_operator`` or ``invalid_option``.
         Fenced: another process opened it at the same time.
-        Unavailable, OutcomeUnknown: the store failed; try again.
-    Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
+        Unavailable, OutcomeUnknown: the store failed. Try again.
+
+    Cost: about 12 requests, and 1 GET for each object of the log that is not in files yet, however many rows there are.
     """
     location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     return Database.open(location, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
@@ -65,9 +68,15 @@ def open_from_checkpoint(
     take_over: bool = False,
     durable: bool = True,
 ) -> Database:
-    """Open a database that starts from another's checkpoint, or (None) its latest; make that clone when there is none.
+    """Open a database that began as a clone of another one. Create the clone if it is missing.
 
-    Raises as `lakebed.kv.clone.create_clone` and `open_database`.
+    Args:
+        url: of the clone, as `lakebed.kv.open`.
+        parent_url: of the database to clone.
+        parent_checkpoint: id or name of a checkpoint of the parent; None: its latest version.
+        options, storage_options, environment, take_over, durable: as `lakebed.kv.open`.
+
+    Raises as `DatabaseAdmin.create_clone` and `lakebed.kv.open`.
     """
     location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     create_clone(location, parent_url, parent_checkpoint)
@@ -84,13 +93,15 @@ def open_reader(
     environment: Environment | None = None,
     durable: bool = True,
 ) -> DatabaseReader:
-    """Open a database to read it, while another process may write it; any number of readers may.
+    """Open a database to read it, while another process may write it. There may be any number of readers.
 
     Args:
-        url: as for `open_database`.
-        checkpoint, version: what to read instead of the latest; as `DatabaseReader.open`.
+        url: as `lakebed.kv.open`.
+        checkpoint, version: what to read instead of the latest version, as `DatabaseReader.open`.
+        options: settings of the reader.
+        storage_options, environment, durable: as `lakebed.kv.open`.
 
-    Raises, cost: as `DatabaseReader.open`. Source: "Readers".
+    Errors and cost as `DatabaseReader.open`. Source: "Readers".
     """
     location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     return DatabaseReader.open(location, checkpoint, options=options, version=version)

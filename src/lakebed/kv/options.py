@@ -88,7 +88,7 @@ class DatabaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """How a checkpoint is made."""
+    """Settings of a new checkpoint."""
 
     lifetime: timedelta | None = None
     """None: never expires."""
@@ -118,7 +118,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """What a collection may take."""
+    """Which objects a collection may delete."""
 
     grace: timedelta = timedelta(days=1)
     """What is younger stays. Zero is safe too."""

@@ -135,9 +135,10 @@ class ReadVerbs:
         self._source = source
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys at one moment, in the order asked; None where there is none.
+        """Return the values of many keys at one moment, in the order of the keys; None for a key without a value.
 
-        Raises `InvalidRequest` for an invalid key. Cost: neighbouring blocks are read together.
+        Raises `InvalidRequest` for a key that is not valid. Cost: as single gets, but neighbouring blocks are read
+        together.
         """
         if isinstance(keys, _ONE_KEY):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
@@ -157,19 +158,25 @@ class ReadVerbs:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
+        """Iterate over the keys and values of the range ``[start, end)`` as they are now, in the order of the keys.
 
-        The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
+        The files that it reads stay until the iterator ends, is closed, or is no longer referenced.
 
         Args:
-            limit: at most so many rows, the first; None: all. Of local files no more than they are in is read.
+            start: first key; None: from the first.
+            end: key behind the last one; None: to the last.
+            reverse: in descending order.
+            limit: most rows to return; None: all. Of local files, no more is read than these rows are in.
+
+        Raises:
+            InvalidRequest: a bound or the limit is not valid.
         """
         return self._scan(check_range(start, end), reverse=reverse, limit=check_limit(limit))
 
     def scan_prefix(
         self, prefix: bytes, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
+        """Iterate over the keys that begin with `prefix`, with their values. Otherwise as `scan`."""
         return self._scan(check_prefix(prefix), reverse=reverse, limit=check_limit(limit))
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
@@ -190,12 +197,18 @@ class ReadVerbs:
         prefix: bytes | None = None,
         columns: Sequence[str] = ("key", "value"),
     ) -> pa.RecordBatchReader:
-        """Rows of ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys: the fastest way.
+        """Return the rows of the range ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys.
+
+        This is the fastest way to read many rows.
 
         Args:
-            columns: of ``key``, ``value``, ``sequence`` and ``expires_at_ms`` (Unix ms, UTC; null: never).
+            start, end: as `scan`.
+            prefix: instead of `start` and `end`.
+            columns: some of ``key``, ``value``, ``sequence`` and ``expires_at_ms`` (Unix milliseconds, UTC; null:
+                never).
 
-        Raises `InvalidRequest`.
+        Raises:
+            InvalidRequest: a prefix and a range are given, or an unknown column.
         """
         if prefix is not None and (start is not None or end is not None):
             raise InvalidRequest("A scan is over a prefix or over a range, and both were given.", kind="two_ranges")

@@ -57,7 +57,10 @@ def check_reader_options(options: ReaderOptions) -> None:
 
 
 class DatabaseReader(ReadVerbs, Closing):
-    """A database, to read. Made by `open`; closed by `close` or ``with``, so that its checkpoint goes. Thread-safe."""
+    """A database that is open for reading. Close it, or use it in a ``with`` statement, to remove its checkpoint.
+
+    Thread-safe.
+    """
 
     def __init__(self, location: DatabaseLocation, source: ReadVersionSource, *, options: ReaderOptions) -> None:
         self._location = location
@@ -79,20 +82,24 @@ class DatabaseReader(ReadVerbs, Closing):
         options: ReaderOptions | None = None,
         version: int | None = None,
     ) -> DatabaseReader:
-        """Open a database to read.
+        """Open a database to read it.
 
         Args:
-            checkpoint: by id or name: read its version, as long as it lives; nothing is written, and nothing moves.
-                None: read the latest, on a checkpoint of our own (or on none, with `ReaderOptions.follow_latest`).
-            version: a manifest's id, which nothing pins for us; reads raise `NotFound` after its files were collected.
+            checkpoint: id or name of a checkpoint, whose version is read while the checkpoint lives. Nothing is
+                written. None: read the latest version, on a checkpoint of the reader's own (with
+                `ReaderOptions.follow_latest`, on none).
+            version: number of a version to read. Nothing pins it; reads raise `NotFound` after its files were
+                collected.
 
         Raises:
-            NotFound: no database, or no such version.
-            InvalidRequest: kind ``invalid_db_state``: unknown or expired checkpoint; destroyed or unfinished database.
-                Other kinds: settings that cannot work.
-            Corruption, UnsupportedFormat: it cannot be read.
-        Cost: 1 LIST + 1 GET (1 GET more for a checkpoint that is not the newest version), 1 LIST of the log and 1 GET a
-        log object with rows that is in no file yet; an own checkpoint: 1 PUT + 2 LIST. Source: "Readers".
+            NotFound: there is no database, or no such version.
+            InvalidRequest: kind ``invalid_db_state``: the checkpoint is unknown or has expired, or the database is
+                destroyed or unfinished. Other kinds: settings that cannot work.
+            Corruption, UnsupportedFormat: the database cannot be read.
+
+        Cost: 1 LIST + 1 GET (1 GET more for a checkpoint that is not the newest version), 1 LIST of the log, and 1 GET
+            for each log object with rows that are in no file yet. A checkpoint of its own: 1 PUT + 2 LIST. Source:
+            "Readers".
         """
         options = options or ReaderOptions()
         check_reader_options(options)
@@ -138,17 +145,20 @@ class DatabaseReader(ReadVerbs, Closing):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What pins it, as it was when last looked at. Raises `Closed`."""
+        """The checkpoint that keeps the files, as it was at the last look. Raises `Closed`."""
         return self._core.current().version.checkpoint
 
     @property
     def sequence(self) -> int:
-        """The last write that is seen. Raises `Closed`."""
+        """The number of the last write that the reader shows. Raises `Closed`."""
         return self._core.current().view.sequence or 0
 
     @property
     def poll_error(self) -> LakebedError | None:
-        """Why the last poll in the background failed; None if it did not. Reads continue while the checkpoint lives."""
+        """The error of the last poll in the background; None if it succeeded.
+
+        Reads continue while the checkpoint lives.
+        """
         return self._poll_error
 
     def __repr__(self) -> str:
@@ -157,32 +167,35 @@ class DatabaseReader(ReadVerbs, Closing):
         return f"DatabaseReader({self.url!r}, {state})"
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it has none.
+        """Return the value of a key; None if the key has no value.
 
         Raises:
-            InvalidRequest: not a key; or the checkpoint that is read has expired or is gone.
+            InvalidRequest: the key is not valid, or the checkpoint that is read has expired or is gone.
             NotFound: the files of the version that is read were deleted.
-        Cost: in memory 1 us; in files 1 GET for a block that is not cached.
+
+        Cost: in memory about 1 us; in files 1 GET for a block that is not cached.
         """
         return self._core.get(check_key(key))
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys at one moment, in the order asked; None where there is none. Raises as `get`.
+        """Return the values of many keys at one moment, in the order of the keys; None for a key without a value.
 
-        Cost: neighbouring blocks are read together.
+        Raises as `get`. Cost: as single gets, but neighbouring blocks are read together.
         """
         return self._core.get_many(keys)
 
     def poll_once(self) -> bool:
-        """Look for new files and log objects, and keep our checkpoint alive.
+        """Look for new files and log objects, and renew the reader's checkpoint.
 
         Returns:
             Whether there was anything new to read.
 
         Raises:
-            InvalidRequest: the database was destroyed; what is shown can be read while its checkpoint lives.
-        Cost: 2 LIST; 1 GET when there is a new manifest and 1 GET a new log object; when files have changed, half of
-        the lifetime has passed or an older checkpoint can go, 1 PUT + 1 or 2 LIST.
+            InvalidRequest: the database was destroyed. What is shown can be read while its checkpoint lives.
+
+        Cost: 2 LIST, 1 GET for a new manifest and 1 GET for each new log object. If files have changed, half of the
+            lifetime
+            has passed or an older checkpoint can be removed: 1 PUT + 1 or 2 LIST.
         """
         return self._core.poll_once()
 
@@ -209,11 +222,14 @@ class DatabaseReader(ReadVerbs, Closing):
             self._woken.notify_all()
 
     def close(self) -> None:
-        """Remove our checkpoint, also under scans that were not read to their end. Closing twice is a no-op.
+        """Remove the reader's checkpoint, even if scans have not been read to their end.
+
+        A second call does nothing.
 
         Raises:
-            Unavailable, OutcomeUnknown: a checkpoint that never expires could not be removed: delete it by hand.
-        Cost: 1 PUT + 1 LIST for an own checkpoint.
+            Unavailable, OutcomeUnknown: a checkpoint that never expires could not be removed. Delete it yourself.
+
+        Cost: 1 PUT + 1 LIST if the reader has a checkpoint of its own.
         """
         with self._woken:
             was_closed, self._is_closed = self._is_closed, True

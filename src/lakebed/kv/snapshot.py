@@ -14,7 +14,10 @@ from lakebed.lsm.view import View
 
 
 class Snapshot(ReadVerbs, Closing):
-    """Made by `Database.snapshot`. Close it, or use it in a ``with``: it keeps its files until then. Thread-safe."""
+    """A version of a database, made by `Database.snapshot`. It keeps its files until it is closed. Thread-safe.
+
+    Close it, or use it in a ``with`` statement.
+    """
 
     def __init__(self, view: View, pin: CheckpointRef, *, writer: ViewSource) -> None:
         self._fixed = FixedView(view, pin, writer=writer, closed="The snapshot was closed: take a new one.")
@@ -23,11 +26,11 @@ class Snapshot(ReadVerbs, Closing):
         """The last write that it sees."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
+        """Return the value of a key; None if the key has no value. Raises `InvalidRequest`, `Closed`."""
         return self._fixed.get(check_key(key))
 
     def close(self) -> None:
-        """Release its version; scans that have begun continue. Closing twice is a no-op."""
+        """Release the version. Scans that have begun continue. A second call does nothing."""
         self._fixed.close()
 
     def __repr__(self) -> str:

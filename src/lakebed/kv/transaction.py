@@ -48,9 +48,10 @@ class _Write(NamedTuple):
 
 
 class Transaction(ReadVerbs):
-    """Made by `Database.transaction`. In a ``with`` it commits at the end of the block, and rolls back on an exception.
+    """A transaction, begun by `Database.transaction`.
 
-    Not thread-safe: one thread uses it. One that is abandoned without an end is rolled back.
+    In a ``with`` statement it commits at the end of the block, and rolls back on an exception. It is not thread-safe. A
+    transaction that is abandoned is rolled back.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Transaction(ReadVerbs):
         """The last write that it sees, apart from its own."""
 
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
-        """Give a key a value at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
+        """Set the value of a key at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
         self._fixed.pin_view()
         lifetime = None if ttl is None else lifetime_ms(ttl)
         self._writes[check_key(key)] = [_Write(Kind.PUT, check_value(value), lifetime)]
@@ -88,7 +89,7 @@ class Transaction(ReadVerbs):
         self._writes.setdefault(check_key(key), []).append(_Write(Kind.MERGE, operand, None))
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key as this transaction sees it; None if there is none. Raises as `Database.get`."""
+        """Return the value of a key as this transaction sees it; None if it has none. Raises as `Database.get`."""
         check_key(key)
         self._fixed.pin_view()
         writes = self._writes.get(key)
@@ -100,7 +101,7 @@ class Transaction(ReadVerbs):
         return below if writes is None else self._combine(key, below, writes)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order asked; None where there is none. Raises as `get`."""
+        """Return the values of many keys, in the order of the keys; None for a key without a value. Raises as `get`."""
         wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
         values = super().get_many(wanted)
         for i, key in enumerate(wanted):
@@ -160,7 +161,10 @@ class Transaction(ReadVerbs):
         prefix: bytes | None = None,
         columns: Sequence[str] = ("key", "value"),
     ) -> pa.RecordBatchReader:
-        """As `Database.scan_arrow`; of a range with writes of this transaction only key and value can be had."""
+        """As `Database.scan_arrow`.
+
+        A range with writes of this transaction has only the columns ``key`` and ``value``.
+        """
         bounds = check_range(start, end) if prefix is None else check_prefix(prefix)
         if bounds is None or not any(_covers(bounds, key) for key in self._writes):
             if bounds is not None and self._serializable:
@@ -178,13 +182,14 @@ class Transaction(ReadVerbs):
         )
 
     def commit(self) -> None:
-        """Make the writes visible, and durable unless the transaction was begun otherwise; the transaction is over.
+        """Make the writes visible and, unless the transaction was begun otherwise, durable. The transaction is over.
 
         Raises:
-            Conflict: something was written since that the isolation forbids, or too much to know; nothing is written.
-            InvalidRequest: kind ``oversized_batch``: more than `BATCH_BYTES_MAX` bytes; nothing is written.
-            Fenced, OutcomeUnknown, ...: as `Database.write`.
-            Closed: it has ended already.
+            Conflict: other writes since the beginning violate the isolation, or there were too many to check. Nothing
+                is written.
+            InvalidRequest: kind ``oversized_batch``: more than 512 MiB. Nothing is written. Fenced, OutcomeUnknown,
+                ...: as `Database.write`.
+            Closed: the transaction is over already.
         """
         self._fixed.pin_view()
         try:
@@ -232,7 +237,7 @@ class Transaction(ReadVerbs):
                     raise _overtaken(key, since)
 
     def rollback(self) -> None:
-        """Discard the writes; the transaction is over. A no-op if it has ended already."""
+        """Discard the writes. The transaction is over. If it is over already, do nothing."""
         self._fixed.close()
         self._writes = {}
         self._read_keys = set()
@@ -240,7 +245,7 @@ class Transaction(ReadVerbs):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither committed nor been rolled back."""
+        """Whether it has neither been committed nor rolled back."""
         return self._fixed.is_open
 
     def __repr__(self) -> str:

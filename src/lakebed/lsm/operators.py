@@ -106,7 +106,7 @@ OPERATORS: Final[dict[str, MergeOperator]] = {
 
 
 def register_operator(operator: MergeOperator) -> None:
-    """Make an operator known in this process; again with the same one does nothing.
+    """Make an operator known in this process. Registering the same operator again does nothing.
 
     Raises:
         AlreadyExists: another operator has this name.
