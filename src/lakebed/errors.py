@@ -55,67 +55,67 @@ def _rebuild(cls: type[LakebedError], message: str, kind: str, facts: dict[str, 
 
 
 class InvalidRequest(LakebedError, ValueError):
-    """The call is wrong and will stay wrong: fix the call."""
+    """The call is wrong, and repeating it does not help. Correct the call."""
 
     default_kind = "invalid_request"
 
 
 class NotFound(LakebedError, KeyError):
-    """What was named does not exist (or no longer exists)."""
+    """What the call names does not exist, or no longer exists."""
 
     default_kind = "not_found"
 
 
 class AlreadyExists(LakebedError):
-    """What should be created is already there."""
+    """What the call creates exists already."""
 
     default_kind = "already_exists"
 
 
 class Conflict(LakebedError):
-    """Another writer changed what this change rests on: re-read and retry."""
+    """Another writer changed what this change depends on. Read again, and try again."""
 
     default_kind = "conflict"
 
 
 class Fenced(LakebedError):
-    """A newer writer owns this: stop."""
+    """A newer writer owns this. Stop writing."""
 
     default_kind = "fenced"
 
 
 class Rejected(LakebedError):
-    """The control plane refused: acknowledge and detach."""
+    """The change was refused: by a hook, an audit, or the control plane of a fleet."""
 
     default_kind = "rejected"
 
 
 class Unavailable(LakebedError):
-    """The store did not answer, or answered that it cannot now: retry with backoff."""
+    """The store or service did not answer, or cannot answer now. Try again later, with increasing pauses."""
 
     default_kind = "unavailable"
 
 
 class OutcomeUnknown(LakebedError):
-    """The change may or may not have happened: look before retrying."""
+    """The change may or may not have happened. Look whether it did before you repeat it."""
 
     default_kind = "outcome_unknown"
 
 
 class Corruption(LakebedError):
-    """Stored bytes are not what was written: stop. `facts` has ``path`` and, where known, ``offset``."""
+    """Stored bytes are not what was written. Stop. `facts` has ``path`` and, if known, ``offset``."""
 
     default_kind = "corruption"
 
 
 class UnsupportedFormat(LakebedError):
-    """Written by a newer lakebed, or by a feature this one does not know: upgrade."""
+    """The data was written by a newer lakebed, or uses a feature that this one does not know. Upgrade."""
 
     default_kind = "unsupported_format"
 
 
 class Closed(LakebedError):
-    """The handle was closed."""
+    """The object was closed."""
 
     default_kind = "closed"
 

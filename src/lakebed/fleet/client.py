@@ -30,10 +30,10 @@ _READS_MAX: Final = 20
 
 
 class Tenant:
-    """A tenant of a fleet. Thread-safe.
+    """A tenant of a fleet. `Lake.tenant` returns one. Thread-safe.
 
     Args:
-        name: the tenant's.
+        name: of the tenant.
         control: the fleet's control plane.
         nodes: the port of the node at a URL.
         log: where writes go.
@@ -68,15 +68,15 @@ class Tenant:
     # ---- the tenant itself
 
     def create(self, *, policy: Policy | None = None, if_not_exists: bool = False) -> TenantRecord:
-        """Create the tenant and attach it to a node.
+        """Create the tenant, and attach it to a node.
 
         Args:
             policy: its settings; None: the defaults.
-            if_not_exists: return the record of an existing one.
+            if_not_exists: return the record of an existing tenant instead of raising `AlreadyExists`.
 
         Raises:
-            AlreadyExists: ``tenant_exists``.
-            Unavailable: ``tenant_unavailable``.
+            AlreadyExists: kind ``tenant_exists``.
+            Unavailable: kind ``tenant_unavailable``.
         """
         attempts = self._router.attempts(f"create the tenant {self.name}")
         for _ in attempts:
@@ -105,23 +105,23 @@ class Tenant:
         raise attempts.failure() from attempts.reason
 
     def record(self) -> TenantRecord:
-        """What the control plane knows of the tenant. Raises `NotFound`."""
+        """Return the record of the tenant in the control plane. Raises `NotFound`."""
         return self._from_control(lambda control: control.tenant(self.name))
 
     def set_policy(self, policy: Policy) -> TenantRecord:
-        """Replace the tenant's settings. Raises `NotFound`."""
+        """Replace the tenant's settings. Return its record. Raises `NotFound`."""
         return self._from_control(lambda control: control.set_policy(self.name, policy))
 
     # ---- timelines
 
     def timeline(self, name: str = MAIN) -> Timeline:
-        """A timeline by its name. Raises `NotFound` (``timeline_not_found``). Cost: at most 1 request."""
+        """Return a timeline by its name. Raises `NotFound` (``timeline_not_found``). Cost: at most 1 request."""
         attempts = self._router.attempts(f"find the timeline {name} of the tenant {self.name}")
         self._router.timeline_id(name, attempts=attempts)
         return Timeline(self._router, self._log, name)
 
     def timelines(self) -> list[TimelineInfo]:
-        """All timelines, by name. Cost: 2 requests."""
+        """Return all timelines, by name. Cost: 2 requests."""
         attempts = self._router.attempts(f"read the tenant {self.name}")
         for _ in attempts:
             timelines = self._router.ask(attempts, lambda node: node.timelines(self.name))
@@ -138,31 +138,36 @@ class Tenant:
     # ---- versions
 
     def versions(self) -> Iterator[Version]:
-        """Versions of ``main`` that can be read, oldest first. Cost: 3 requests."""
+        """Iterate over the readable versions of ``main``, oldest first. Cost: 3 requests."""
         return iter(self.state().versions())
 
     def at(self, version: str) -> TimelineView:
-        """A version to read.
+        """Return a version to read.
 
         Args:
-            version: its number, ``<timeline>@<LSN>``, or the name of a pin or branch.
+            version: a number, ``<timeline>@<LSN>``, or the name of a pin or branch.
 
         Raises:
-            NotFound: ``version_not_found``.
-            InvalidRequest: ``below_cutoff``.
+            NotFound: kind ``version_not_found``.
+            InvalidRequest: kind ``below_cutoff``: the version is no longer readable.
         """
         position = self.state().find(str(version))
         return TimelineView(self._router, by_id(position.timeline), lsn=position.lsn)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """Keep a version of ``main`` readable under a name; None: everything that was written.
+        """Keep a version of ``main`` readable under a name.
+
+        Args:
+            name: of the pin. Pins, branches and timelines share their names.
+            version: as `at`; None: everything that was written.
+            lifetime_ms: milliseconds after which the pin ends; None: never.
 
         Raises:
-            AlreadyExists: ``timeline_exists``: pins, branches and timelines share their names.
-            NotFound: ``version_not_found``.
-            InvalidRequest: a name that reads as a version; ``below_cutoff``.
+            AlreadyExists: kind ``timeline_exists``: the name is taken.
+            NotFound: kind ``version_not_found``.
+            InvalidRequest: the name reads as a version; kind ``below_cutoff``: the version is no longer readable.
 
-        Cost: 1 commit, no layer.
+        Cost: 1 commit. No file is written.
         """
         check_timeline(name)
         timeline, lsn = self._source(version)
@@ -170,11 +175,14 @@ class Tenant:
         return self._require_pin(name)
 
     def pins(self) -> list[Pin]:
-        """Pins, branches and further timelines, by name; then the holds of read-only attachments. Cost: 3 requests."""
+        """Return pins, branches and further timelines, by name, and then the holds of read-only attachments.
+
+        Cost: 3 requests.
+        """
         return Listing(self.state().pins())
 
     def unpin(self, name: str) -> None:
-        """Remove a pin. Raises `NotFound` (``pin_not_found``), also for a branch, which `Timeline.drop` deletes."""
+        """Delete a pin. Raises `NotFound` (``pin_not_found``), also for a branch, which `Timeline.drop` deletes."""
         pin = self.state().pin(name)
         if pin is None or pin.kind != "pin":
             reason = f"{name} is a {pin.kind}" if pin is not None else f"There is no {name}"
@@ -182,7 +190,10 @@ class Tenant:
         Timeline(self._router, self._log, name).drop()
 
     def create_branch(self, name: str, *, version: str | None = None) -> Timeline:
-        """Branch ``main`` at a version. As `pin`, but the branch is written to. Cost: 1 commit, no layer."""
+        """Create a branch of ``main`` at a version. Arguments and errors as `pin`, but the branch can be written to.
+
+        Cost: 1 commit. No file is written.
+        """
         check_timeline(name)
         timeline, lsn = self._source(version)
         return timeline.branch(name, lsn=lsn)
@@ -190,14 +201,14 @@ class Tenant:
     def restore(self, version: str) -> Version:
         """Make an older version the newest one.
 
-        ``main`` becomes a branch at that version. What ``main`` was before stays readable as a timeline
-        ``main-until-<version>``, by the number of the version that the restore makes; by a later number if that name is
-        in use, or another commit is in between.
+        ``main`` becomes a branch that begins at that version. What ``main`` was before stays readable as the timeline
+        ``main-until-<version>``, where <version> is the number of the version that the restore makes. A later number is
+        taken if that name is in use or another commit is in between.
 
         Raises:
-            NotFound: ``version_not_found``.
+            NotFound: kind ``version_not_found``.
 
-        Cost: 1 commit, no layer.
+        Cost: 1 commit. No file is written.
         """
         state = self.state()
         position = state.find(str(version))
@@ -206,9 +217,10 @@ class Tenant:
         return self.state().versions()[-1]
 
     def plan_collection(self) -> CollectionPlan:
-        """Plan what the control plane's collector deletes next. Delete nothing.
+        """Return what the control plane's collector deletes next. Delete nothing.
 
-        Cost: 1 request, 1 GET a committed transaction that waits for it, 1 LIST a rejected one.
+        Cost: 1 request, 1 GET for each committed transaction that waits for the collector, 1 LIST for each rejected
+            one.
         """
         if self._storage is None:
             raise InvalidRequest(
@@ -218,20 +230,22 @@ class Tenant:
         return plan_collection(self._storage, self.state())
 
     def why(self, path: str) -> Explanation:
-        """Why an object of the tenant is there. `path` is relative to its folder. Cost: 3 requests."""
+        """Explain why an object of the tenant is there. `path` is relative to the tenant's folder. Cost: 3 requests."""
         return self.state().explain(path)
 
     def why_version(self, version: str) -> Explanation:
-        """What keeps a version readable, and what ends that.
+        """Explain what keeps a version readable, and what ends that.
 
         Args:
-            version: as in `at`.
+            version: as `at`.
 
-        Returns the version's number as the path, or ``<timeline>@<LSN>``; pins and branches as pins.
+        Returns:
+            An explanation with the version's number, or ``<timeline>@<LSN>``, as its path, and with pins and branches
+            as its pins.
 
         Raises:
-            NotFound: ``version_not_found``.
-            InvalidRequest: ``below_cutoff``.
+            NotFound: kind ``version_not_found``.
+            InvalidRequest: kind ``below_cutoff``.
 
         Cost: 3 requests.
         """
@@ -240,7 +254,10 @@ class Tenant:
     # ---- inside
 
     def state(self) -> TenantState:
-        """Record, manifest and transactions, as the control plane has them. Raises `NotFound`. Cost: 3 requests."""
+        """Return the record, the manifest and the transactions that the control plane has. Raises `NotFound`.
+
+        Cost: 3 requests.
+        """
         return self._from_control(self._read_state)
 
     def _read_state(self, control: OperatorPort) -> TenantState:

@@ -146,7 +146,7 @@ class Relocation(Stored, frozen=True):
 
 
 class Policy(Stored, frozen=True):
-    """Settings of a tenant; each says what it costs to change it."""
+    """Settings of a tenant. Each one says what a change of it costs."""
 
     commit_bytes: int = 32 << 20
     """Uncommitted bytes of layers at which a node commits (or four times the manifest's size, if that is more).

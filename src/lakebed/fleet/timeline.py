@@ -50,14 +50,14 @@ LSN_METADATA: Final = b"lsn"
 class TimelineView:
     """A timeline as it was at one LSN. Read-only. Thread-safe.
 
-    It stays with the timeline of its first read, also when a restore gives the name to another.
+    It stays with the timeline of its first read, even if a restore gives the name to another one.
 
     Args:
-        id: of the timeline to read, while there is one; None: the one that has the name at the first read is read.
+        id: of the timeline to read, while that exists; None: the timeline that has the name at the first read.
 
     Attributes:
-        name: the timeline's name or id, as it was asked for.
-        lsn: as of which LSN it reads.
+        name: the name or id of the timeline, as it was given.
+        lsn: the LSN at which it reads.
     """
 
     def __init__(self, router: Router, name: str, *, lsn: int, id: str | None = None) -> None:
@@ -69,32 +69,32 @@ class TimelineView:
         return f"TimelineView({self._reads.tenant}/{self.name} at LSN {self.lsn})"
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it has none. Raises as `Timeline.get`."""
+        """Return the value of a key; None if the key has no value. Raises as `Timeline.get`."""
         return self._reads.get(key, lsn=self.lsn)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order asked."""
+        """Return the values of many keys, in the order of the keys."""
         return self._reads.get_many(keys, lsn=self.lsn)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, prefix: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of ``[start, end)`` or of a prefix, keys ascending."""
+        """Iterate over the keys and values of ``[start, end)`` or of a prefix, in the order of the keys."""
         return _pairs(self.scan_arrow(start, end, prefix=prefix))
 
     def scan_arrow(
         self, start: bytes | None = None, end: bytes | None = None, *, prefix: bytes | None = None
     ) -> pa.RecordBatchReader:
-        """The same rows as columns ``key`` and ``value``."""
+        """Return the rows of `scan` as Arrow columns ``key`` and ``value``."""
         return self._reads.scan(start, end, prefix=prefix, lsn=self.lsn)
 
 
 class Timeline:
-    """One timeline of a tenant. Thread-safe. Make it with `Tenant.timeline`.
+    """One timeline of a tenant. `Tenant.timeline` returns one. Thread-safe.
 
     Attributes:
         tenant: the tenant's name.
-        name: the timeline's.
+        name: the timeline's name.
     """
 
     def __init__(self, router: Router, log: Log, name: str) -> None:
@@ -109,37 +109,39 @@ class Timeline:
 
     @property
     def known_id(self) -> str | None:
-        """The id of the timeline that had the name when this handle was used last; None: it was not used yet."""
+        """The id of the timeline that had the name when this handle was last used; None: it was not used yet."""
         return self._reads.known_id
 
     # ---- writing
 
     def put(self, key: bytes, value: bytes, *, expected: int | None = None) -> int:
-        """Give a key a value; the row's LSN. As `write`."""
+        """Set the value of a key. Return the row's LSN. Errors and cost as `write`."""
         return self.write([(key, value)], expected=expected)
 
     def delete(self, key: bytes, *, expected: int | None = None) -> int:
-        """Delete a key; the row's LSN. Deleting a missing key is a row too. As `write`."""
+        """Delete a key. Return the row's LSN. Deleting a missing key makes a row too. Errors and cost as `write`."""
         return self.write([(key, None)], expected=expected)
 
     def write(self, rows: Rows, *, expected: int | None = None) -> int:
-        """Write rows that become visible together. Durable in the log when it returns.
+        """Write rows that become visible together. When it returns, they are durable in the log.
 
         Args:
             rows: puts and deletes (a value of None), in the order in which they take effect.
-            expected: write only if the timeline's last LSN is this one, so that a writer that is not alone notices.
+            expected: write only if the last LSN of the timeline is this one. This detects other writers.
 
         Returns:
             The LSN of the last row.
 
         Raises:
-            Conflict: ``unexpected_lsn``, with ``last=``; nothing was written. Also when the name is another timeline's
-                since this handle was used last, by a restore for example: then `expected` was of the one before.
-            InvalidRequest: an oversized or invalid key, value or batch; a row with a lifetime (``row_with_lifetime``);
-                the timeline is a pin, or was replaced by a restore (``read_only``).
-            NotFound: ``timeline_not_found``, ``tenant_not_found``; nothing was written.
-            OutcomeUnknown, Unavailable: ``tenant_unavailable``: the log did not answer in time.
-            Corruption: ``log_forked``: the log has lost records that were committed, and the rows are never seen.
+            Conflict: kind ``unexpected_lsn``, with ``last=``. Nothing was written. Also when the name belongs to
+                another
+                timeline since this handle was last used, for example after a restore: then `expected` is of the earlier
+                    one.
+            InvalidRequest: a key, value or batch is invalid or too large; a row has a lifetime (``row_with_lifetime``);
+                or the timeline is a pin, or was replaced by a restore (``read_only``).
+            NotFound: kind ``timeline_not_found`` or ``tenant_not_found``. Nothing was written.
+            OutcomeUnknown, Unavailable: kind ``tenant_unavailable``: the log did not answer in time.
+            Corruption: kind ``log_forked``: the log has lost records that were committed. The rows are never visible.
 
         Cost: 1 request to the log. It waits while the node cannot keep up.
         """
@@ -193,7 +195,10 @@ class Timeline:
         )
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
-        """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
+        """Write many rows, as several appends of at most a megabyte each. Return the last LSN. It is not atomic.
+
+        Raises as `write`.
+        """
         last: int | None = None
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
             for part in split_rows(batch, bytes_max=min(self._log.append_bytes_max, _LOAD_BYTES)):
@@ -241,20 +246,22 @@ class Timeline:
     # ---- reading
 
     def get(self, key: bytes, *, lsn: int | None = None) -> bytes | None:
-        """The value of a key; None if it has none.
+        """Return the value of a key; None if the key has no value.
 
         Args:
+            key: bytes.
             lsn: as of this LSN; None: the newest state, with everything that this handle wrote.
 
         Raises:
-            InvalidRequest: ``below_cutoff``, with ``cutoff=``, the oldest LSN that can be read; an invalid key.
-            NotFound: ``timeline_not_found``, ``tenant_not_found``.
-            Unavailable: ``tenant_unavailable``; an LSN that was never written is not reached either.
+            InvalidRequest: kind ``below_cutoff``, with ``cutoff=``, the oldest LSN that can be read; or the key is not
+                valid.
+            NotFound: kind ``timeline_not_found`` or ``tenant_not_found``.
+            Unavailable: kind ``tenant_unavailable``: the node did not answer in time, or the LSN was never written.
         """
         return self._reads.get(key, lsn=lsn)
 
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None = None) -> list[bytes | None]:
-        """The values of many keys of one LSN, in the order asked; they may repeat. Raises as `get`."""
+        """Return the values of many keys at one LSN, in the order of the keys, which may repeat. Raises as `get`."""
         return self._reads.get_many(keys, lsn=lsn)
 
     def scan(
@@ -265,7 +272,10 @@ class Timeline:
         prefix: bytes | None = None,
         lsn: int | None = None,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of ``[start, end)`` or of a prefix at one LSN, keys ascending. Raises as `get`."""
+        """Iterate over the keys and values of ``[start, end)`` or of a prefix at one LSN, in the order of the keys.
+
+        Raises as `get`.
+        """
         return _pairs(self.scan_arrow(start, end, prefix=prefix, lsn=lsn))
 
     def scan_arrow(
@@ -276,14 +286,16 @@ class Timeline:
         prefix: bytes | None = None,
         lsn: int | None = None,
     ) -> pa.RecordBatchReader:
-        """The same rows as columns ``key`` and ``value``. Use it for large results."""
+        """Return the rows of `scan` as Arrow columns ``key`` and ``value``. Use it for large results."""
         return self._reads.scan(start, end, prefix=prefix, lsn=lsn)
 
     def catch_up(self) -> int:
-        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 2 requests.
+        """Make the next reads include every row that any client has written until now. Return the last LSN.
 
-        While no control plane answers, the timeline is meant that had the name when this client had the last answer: it
-        is the one that is read then, and what a restore has replaced takes no write.
+        While no control plane answers, this means the timeline that had the name at this client's last answer. That
+        timeline is the one that is read then, and a timeline that a restore has replaced takes no write.
+
+        Cost: 2 requests.
         """
         attempts = self._log_attempts()
         last = self._last_lsn(attempts)
@@ -292,11 +304,14 @@ class Timeline:
         return last
 
     def at(self, lsn: int) -> TimelineView:
-        """The timeline as it was at an LSN: the one that this handle used last, while it exists. Cost: no request."""
+        """Return the timeline as it was at an LSN. Cost: no request.
+
+        It is the timeline that this handle used last, while that exists.
+        """
         return TimelineView(self._router, self.name, lsn=lsn, id=self.known_id)
 
     def lsn(self) -> int:
-        """The LSN of the last row that was written, by any client; as `catch_up` without a control plane.
+        """Return the LSN of the last row that any client has written. Without a control plane as `catch_up`.
 
         Cost: 1 request to the log, and 1 for a route.
         """
@@ -321,7 +336,10 @@ class Timeline:
         raise attempts.failure() from attempts.reason
 
     def status(self) -> TimelineInfo:
-        """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
+        """Return how far the timeline is on its node, and what can be read of it. Raises `NotFound`.
+
+        Cost: 1 request.
+        """
         attempts = self._reads.attempts()
         for _ in attempts:
             id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
@@ -336,9 +354,10 @@ class Timeline:
         return self._router.ask(attempts, lambda node: node.timelines(self.tenant))
 
     def checkpoint(self) -> int:
-        """Commit everything that this handle wrote; the id of the last committed transaction.
+        """Commit everything that this handle wrote. Return the id of the last committed transaction.
 
-        Writes are durable without it, in the log. It makes them part of a version, which can be branched and pinned.
+        Writes are durable in the log without it. It makes them part of a version, which can be branched and pinned.
+
         Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
         """
         attempts = self._commit_attempts()
@@ -364,13 +383,14 @@ class Timeline:
 
         Args:
             name: of the branch.
-            lsn: from the cutoff to the last one; None: the last one, of any client. What is not committed is.
+            lsn: from the cutoff to the last LSN; None: the last one of any client. Rows that are not committed are
+                committed first.
 
         Raises:
-            AlreadyExists: ``timeline_exists``.
-            InvalidRequest: ``below_cutoff``, ``lsn_not_committed``, ``invalid_timeline_name``.
+            AlreadyExists: kind ``timeline_exists``.
+            InvalidRequest: kind ``below_cutoff``, ``lsn_not_committed`` or ``invalid_timeline_name``.
 
-        Cost: 1 commit, no layer.
+        Cost: 1 commit. No file is written.
         """
         self.change("branch", name=name, lsn=lsn)
         return Timeline(self._router, self._log, name)
@@ -379,7 +399,7 @@ class Timeline:
         """Keep an LSN readable under a name: a read-only branch. Arguments and errors as `branch`.
 
         Args:
-            lifetime_ms: the pin goes by itself after this time; None: never.
+            lifetime_ms: milliseconds after which the pin ends; None: never.
         """
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise InvalidRequest(f"A pin's lifetime is {lifetime_ms} ms: give more, or none.", kind="invalid_lifetime")
@@ -387,27 +407,30 @@ class Timeline:
         return TimelineView(self._router, name, lsn=made.lsn, id=made.id)
 
     def restore(self, lsn: int, *, kept_as: str) -> TimelineInfo:
-        """Go back to an LSN: a branch of this timeline at the LSN takes its name, and the timeline itself another one.
+        """Go back to an LSN. The timeline gets another name, and a branch of it that ends at the LSN takes its name.
 
         Args:
-            kept_as: the new name of what is here now.
+            lsn: to go back to.
+            kept_as: the new name of the present timeline.
 
         Raises as `branch`.
         """
         return self.change("restore", name=self.name, lsn=lsn, kept_as=check_timeline(kept_as))
 
     def detach(self) -> None:
-        """Copy what this branch shares with its ancestors into files of its own, so that they can be deleted.
+        """Copy what this branch shares with its ancestors into files of its own, so that the ancestors can be deleted.
 
         Cost: reads and writes all rows of the branch.
         """
         self.change("detach", name=self.name)
 
     def drop(self) -> None:
-        """Delete the timeline; of a branch only what it does not share.
+        """Delete the timeline. Of a branch, only what it does not share is deleted.
 
-        Raises `InvalidRequest` (``timeline_in_use``): it is ``main``, of which versions and pins of the tenant are.
-        `Conflict` (``timeline_renamed``): a restore of another client gave its name to another timeline meanwhile.
+        Raises:
+            InvalidRequest: kind ``timeline_in_use``: it is ``main``, to which versions and pins of the tenant belong.
+            Conflict: kind ``timeline_renamed``: a restore of another client gave its name to another timeline
+                meanwhile.
         """
         self.change("delete", name=self.name)
 
@@ -424,7 +447,7 @@ class Timeline:
 
         Args:
             kind: as `TimelineChange.kind`.
-            lsn: at which this timeline is branched; None: at the end, after a commit of every row that was written.
+            lsn: at which this timeline is branched; None: at its end, after a commit of every row that was written.
         """
         makes = kind in ("branch", "pin", "restore")
         attempts = self._commit_attempts()

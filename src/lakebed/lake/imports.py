@@ -78,18 +78,34 @@ def import_table(
     progress: ProgressCall | None = None,
     carrier: Carrier | None = None,
 ) -> ImportReport:
-    """Import one version of a table of another format as one snapshot.
+    """Import one version of a table of another format, as one snapshot.
 
     Args:
-        name: of the table. One that does not exist is created with the columns of the source, without a primary key;
-            one without rows is filled; one with rows only with `ImportOptions.append`.
+        lake: the lake of the table.
+        name: of the table. If it does not exist, it is created with the columns of the source, without a primary key.
+            If it has no rows, it is filled. A table with rows needs `ImportOptions.append`.
         source: the folder or URL of a Parquet folder, a Delta table or an Iceberg table.
         format: ``parquet``, ``delta`` or ``iceberg``.
-        source_options: `SourceOptions.storage_options` are the lake's unless they are given.
-        progress, carrier: as `take_over`.
+        options: how files are taken over.
+        source_options: version and settings of the source. The lake's `storage_options` are used unless they are given
+            here.
+        progress: called with the bytes of the source that are done.
+        carrier: runs the work elsewhere; None: here.
 
-    Raises as `open_source`, `take_over` and `Lake.create_table`. After an error a table that this call created is
-    dropped, unless it has a version: another import may have filled it meanwhile. Cost: as `take_over`.
+    Raises:
+        NotFound: there is no such source, version or file.
+        AlreadyExists: the table has a snapshot, perhaps since another import began, and `ImportOptions.append` is not
+            set.
+        InvalidRequest: an unknown format, a library that is not installed, or a feature or file of the source that
+            cannot be imported. No file is taken over.
+        Conflict, OutcomeUnknown: of the commit.
+
+    After an error, a table that this call created is dropped, unless it has a version: another import may have filled
+    it meanwhile.
+
+    Cost: for each file its footer (1 HEAD and 1 GET), and its columns with INT96; a copy (1 COPY and 1 HEAD inside a
+        bucket, else the bytes through this process), unless in place; and 1 commit. Rewriting holds the writer's buffer
+        in memory.
     """
     import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:
@@ -157,29 +173,31 @@ def import_history(
 ) -> HistoryReport:
     """Import versions of a table of another format into a new table, each as one snapshot with tags.
 
-    A version gets the tag ``version-N`` (Delta) or ``snapshot-ID`` (Iceberg), and those that its source has for it. A
-    file that several versions name is taken over once. A version that changes no file has the snapshot of the one
+    A version gets the tag ``version-N`` (Delta) or ``snapshot-ID`` (Iceberg), and the tags that its source has for it.
+    A file that several versions name is imported once. A version that changes no file has the snapshot of the version
     before. Columns that a version adds, drops or widens are added, dropped or widened. Columns that the source changed
-    after its newest version come last, as one version more without a tag. The times of snapshots are those of the
+    after its newest version come last, as one more version without a tag. The times of snapshots are those of the
     import.
 
     Args:
+        lake: the lake of the table.
         name: of a table that does not exist.
-        source, format: as `import_table`; a folder of Parquet files has no versions.
-        history: which versions; by default each one that the source has kept. One whose files are gone is left out,
-            with a note, unless it was asked for.
-        options: `ImportOptions.append` is refused.
-        source_options: `SourceOptions.version` is refused.
+        source, format: as `import_table`. A folder of Parquet files has no versions.
+        history: which versions; None: all that the source has kept. A version whose files are gone is left out, with a
+            note, unless it is named here.
+        options: how files are taken over. `ImportOptions.append` is refused.
+        source_options: settings of the source. `SourceOptions.version` is refused.
         progress: called as files are done, with the bytes of one version.
 
     Raises:
-        AlreadyExists: there is such a table.
-        InvalidRequest: as `import_table`, or a version changes what a table cannot: its partition columns, or a type
-            into one that is not wider.
-        NotFound: the source, or a version that was asked for.
+        AlreadyExists: the table exists.
+        InvalidRequest: as `import_table`; or a version changes what a table cannot change: its partition columns, or a
+            type into one that is not wider.
+        NotFound: there is no such source, or no such version as is named in `history`.
 
-    After an error the table is dropped, unless others have put something into it meanwhile. Cost: for each version its
-    list of files, the footers of the files that are new, their copies, and 1 commit.
+    After an error the table is dropped, unless other writers have put something into it meanwhile.
+
+    Cost: for each version its list of files, the footers of the files that are new, their copies, and 1 commit.
     """
     import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
     if wanted.storage_options is None:

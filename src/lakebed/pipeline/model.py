@@ -83,7 +83,7 @@ class StepIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline with its variables applied."""
+    """A pipeline whose variables have values."""
 
     pipeline: str
     file: str
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def default_run_id(self) -> str:
-        """``<pipeline>-<12 hex digits>``: the same definition and variables resume the same run."""
+        """The run id ``<pipeline>-<12 hex digits>``. The same definition and variables continue the same run."""
         return f"{self.pipeline}-{self.fingerprint[:12]}"
 
     def location(self, step: PlannedStep) -> SourceLocation:
@@ -131,7 +131,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The result of one call of run."""
+    """The result of one call of `run_file`."""
 
     run_id: str
     pipeline: str

@@ -21,18 +21,18 @@ from lakebed.texts import format_count
 
 
 class Progress(Protocol):
-    """Called by a run, in this order: began, then for each step started and finished, then ended."""
+    """What a run calls: `run_began`; for each step `step_started` and `step_finished`; then `run_ended`."""
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """A run begins; the ledger has `steps_done` steps already."""
+        """A run began. `steps_done` of its steps are in the ledger already."""
         return
 
     def spark_starting(self) -> None:
-        """A Spark session is about to start (seconds)."""
+        """A Spark session is being started, which takes seconds."""
         return
 
     def step_started(self, step: PlannedStep) -> None:
-        """A step begins."""
+        """A step began."""
         return
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
@@ -40,7 +40,7 @@ class Progress(Protocol):
         return
 
     def run_ended(self, summary: RunSummary | None) -> None:
-        """The run ended; None: it failed."""
+        """The run ended. None: it failed."""
         return
 
 
@@ -137,7 +137,7 @@ class BarProgress(Progress):
 
 
 def console_progress(console: Console) -> Progress:
-    """Return a bar when the console is a terminal, else plain lines."""
+    """Return a progress bar if the console is a terminal, else plain lines."""
     return BarProgress(console) if console.is_terminal else LineProgress(console)
 
 

@@ -42,14 +42,19 @@ def write_report(
     environment: Environment | None = None,
     **options: Unpack[ReportOptions],
 ) -> ReportFiles:
-    """Collect what the runs of a lake did, and write the page.
+    """Write a page about the runs of a lake, and the same facts as JSON.
 
     Args:
-        path: the HTML file; the JSON file gets the same name with the ending ``.json``.
+        lake_url: URL or path of the lake.
+        path: the HTML file. The JSON file has the same name with the ending ``.json``.
         branch: ``repository/branch``: the runs in that branch.
-        **options: see `ReportOptions`.
+        **options: `title`: the heading; None: the names of the pipelines. `run_id`: only this run. `checks`: what was
+            verified outside of the lake. `fingerprints`: tags as they read now, by (table, tag), to compare with those
+            taken when they were tagged.
 
-    Raises `NotFound`: no lake there, or no such run; `InvalidRequest`: the file cannot be written.
+    Raises:
+        NotFound: there is no lake, or no such run.
+        InvalidRequest: the file cannot be written.
     """
     environment = environment or Environment()
     with open_workspace(

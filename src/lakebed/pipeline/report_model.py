@@ -16,7 +16,7 @@ REPEATED_KIND = "merged_already"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A verification outside of the lake, such as of a tag's rows against their source."""
+    """A verification that was done outside of the lake, such as of a tag's rows against their source."""
 
     subject: str
     held: bool
@@ -28,7 +28,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Rows and checksum of a version."""
+    """The number of rows and the checksum of a version."""
 
     rows: int
     checksum: str

@@ -58,7 +58,7 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline file that was read; its variables have no values yet."""
+    """A pipeline file that was read. Its variables have no values yet."""
 
     document: Document
 
@@ -69,15 +69,15 @@ class Pipeline:
 
     @classmethod
     def parse(cls, text: str, *, file: str = "pipeline") -> Pipeline:
-        """Read the text of a pipeline file; `file` names it in errors."""
+        """Read the text of a pipeline file. `file` names it in errors."""
         return cls(parse(text, file=file))
 
     def plan(self, *, variables: Mapping[str, str] | None = None) -> Plan:
-        """Apply variables: every step with every value. Raises `InvalidRequest` with file and line."""
+        """Give the variables their values. Return the steps. Raises `InvalidRequest` with file and line."""
         return make_plan(self.document, variables=variables)
 
     def run(self, spark: SparkSession | None = None, **options: Unpack[RunOptions]) -> RunSummary:
-        """Run what is not done yet; see `run_file`. `spark` None: a session is started when a step needs one."""
+        """Run the steps that are not done yet. Arguments and errors as `run_file`."""
         plan = self.plan(variables=options.get("variables"))
         environment = options.get("environment") or Environment()
         storage_options, run_id = options.get("storage_options"), options.get("run_id")
@@ -110,20 +110,26 @@ class Pipeline:
 
 
 def run_file(path: str | Path, *, spark: SparkSession | None = None, **options: Unpack[RunOptions]) -> RunSummary:
-    """Run a pipeline file: every step that the ledger of its run does not have yet.
+    """Run a pipeline file: every step that is not in the ledger of its run yet.
 
     Args:
-        spark: the session to use; None: one is started when a step first needs it.
-        **options: see `RunOptions`.
+        path: of the file.
+        spark: the session to use; None: a session is started when a step first needs it.
+        **options: `variables`: values for the file's ``vars``, which override those in the file. `run_id`: the run to
+            begin or continue; None: the run of this definition and these variables. `progress`: called as the run
+            proceeds.
+            `storage_options`: settings of the lake's store. `environment`: clock, randomness and concurrency. `replay`:
+                steps (names, or patterns such as ``merge *``) that may run again although an earlier run finished them.
+            `carry`: steps that differ from those of an earlier run, and count as done.
 
     Raises:
-        NotFound: no such file.
-        InvalidRequest: the file is wrong (with file and line), or the run id belongs to another plan; or finished
-            steps would run again that neither `replay` nor `carry` names (``kind`` is ``replay_needed``).
-        AlreadyExists: a tag that the run is to create exists on another snapshot. Nothing was done.
-        Rejected: an audit failed (``kind`` is ``audit_failed``), or another run merged the same increment
-            (``merged_already``); no later step ran.
-        LakebedError: any other error of a step. The run can be called again.
+        NotFound: there is no such file.
+        InvalidRequest: the file is wrong, with file and line; the run id belongs to another plan; or kind
+            ``replay_needed``: finished steps would run again, and neither `replay` nor `carry` names them.
+        AlreadyExists: a tag that the run would create exists on another snapshot. Nothing was done.
+        Rejected: kind ``audit_failed``: an audit failed; ``merged_already``: another run merged the same increment. No
+            later step ran.
+        LakebedError: any other error of a step. Call the run again to continue.
     """
     return Pipeline.load(path).run(spark, **options)
 
@@ -135,11 +141,12 @@ def check_file(
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
 ) -> CheckReport:
-    """Find the mistakes in a pipeline file that can be found without running it. Changes nothing.
+    """Find the mistakes in a pipeline file that can be found without running it. Change nothing.
 
-    Reads the lake's tables, when there is a lake, and looks for the input files. Spark's parser reads the SQL.
+    This reads the lake's tables, if there is a lake, and looks for the input files. Spark's parser reads the SQL.
 
-    Raises `InvalidRequest`: the first mistake, with file and line.
+    Raises:
+        InvalidRequest: the first mistake, with file and line.
     """
     plan = Pipeline.load(path).plan(variables=variables)
     environment = environment or Environment()
@@ -176,10 +183,12 @@ def status(
     """Return the state of the runs of a lake, newest first.
 
     Args:
+        lake_url: URL or path of the lake.
         branch: ``repository/branch``: the runs in that branch.
-        run_id: only this run; its steps are read too, for `RunStatus.rows_dropped`.
+        run_id: only this run. Its steps are read too, for `RunStatus.rows_dropped`.
 
-    Raises `NotFound`: no lake there, or no such run.
+    Raises:
+        NotFound: there is no lake, or no such run.
     """
     environment = environment or Environment()
     with open_workspace(

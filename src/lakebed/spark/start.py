@@ -48,19 +48,20 @@ def session(
     """Return the running Spark session, or start one with settings for lakebed.
 
     Args:
-        app_name: the name Spark shows.
-        cores: threads of a local session; None: every core this process may use. Ignored with another master.
-        memory: heap of the JVM, such as ``"2g"``; None: Spark's default, 1 GB. Each core's Python worker comes on top.
+        app_name: the name that Spark shows.
+        cores: threads of a local session; None: every core that this process may use. Ignored with another master.
+        memory: heap of the JVM, such as ``"2g"``; None: Spark's default, 1 GB. The Python worker of each core comes on
+            top.
         catalogs: names of catalogs in SQL, and the lake of each: ``{"lake": "s3://bucket/lake"}``.
-        settings: Spark settings that win over lakebed's, such as ``{"spark.master": "spark://host:7077"}``. With a
-            session already running only its SQL settings can still change, and only those named here do.
+        settings: Spark settings that override lakebed's, such as ``{"spark.master": "spark://host:7077"}``. In a
+            session that is running already, only the SQL settings that are named here change.
 
     Raises:
-        InvalidRequest: no Java 17 or newer, no PySpark 4.1 or newer, `cores` is not positive, no jar for `catalogs`, or
-            a running session without it: one sentence each.
-        Unavailable: the JVM did not start; its output is on the console.
+        InvalidRequest: Java 17 or PySpark 4.1 is missing or too old, `cores` is not positive, there is no jar for
+            `catalogs`, or the running session was started without it.
+        Unavailable: the JVM did not start. Its output is on the console.
 
-    Cost: a first start takes 4 to 6 s, a running session nothing.
+    Cost: the first start takes 4 to 6 s; a running session costs nothing.
     """
     if cores is not None and cores < 1:
         raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)

@@ -45,23 +45,30 @@ def read(
     system: str | None = None,
     native: bool | None = None,
 ) -> DataFrame:
-    """A version of a table as a DataFrame.
+    """Return a version of a table as a DataFrame. The DataFrame stays at that version.
 
     Args:
-        spark: any Spark 4 session.
+        spark: any session of Spark 4.
         table: the table, or one of its branches.
-        version: a snapshot id or the name of a tag or branch; with neither this nor `timestamp_ms` the newest.
-        timestamp_ms: the newest version committed at or before this time.
-        columns: the columns to read, in this order; None: all. Name them when rows need merging: Spark's own column
-            pruning applies only to the files that need none.
-        where: the rows to read, a predicate or its text (``"month >= 2"``); prunes partitions, buckets and files before
-            Spark starts. Later filters on the DataFrame still prune row groups of files that need no merge.
+        version: a snapshot id, or the name of a tag or branch. With neither this nor `timestamp_ms`, the newest
+            version.
+        timestamp_ms: the newest version that was committed at or before this time.
+        columns: the columns to read, in this order; None: all. Name them if rows need merging, as Spark's own column
+            pruning applies only to files that need none.
+        where: the rows to read: a predicate or its text (``"month >= 2"``). It excludes partitions, buckets and files
+            before Spark starts. Later filters of the DataFrame still exclude row groups of files that need no merge.
         system: read a system table (``"tags"``, ``"snapshots"``, ``"files"``, ...) instead of the rows.
-        native: False: never use Spark's own Parquet reader; None: use it wherever possible.
+        native: False: never use Spark's own Parquet reader. None: use it wherever possible.
 
-    Returns a DataFrame that stays at that version. Rows come in no particular order. Raises `NotFound`: no such
-    version, column or system table; `InvalidRequest`: `system` together with another argument, or a ``memory://``
-    table, which other processes cannot see. Cost: that of planning a scan; nothing more until an action runs.
+    Returns:
+        The rows in no particular order.
+
+    Raises:
+        NotFound: there is no such version, column or system table.
+        InvalidRequest: `system` is given with another argument, or the table is in this process's memory
+            (``memory://``), which other processes cannot see.
+
+    Cost: the planning of a scan. Data is read when an action runs.
     """
     if system is not None:
         if any(argument is not None for argument in (version, timestamp_ms, columns, where)):

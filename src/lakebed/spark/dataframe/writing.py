@@ -61,27 +61,31 @@ def write(
     order_by: str | Sequence[str] = (),
     **options: Unpack[CommitOptions],
 ) -> Snapshot:
-    """Write a DataFrame into a table as one snapshot.
+    """Write a DataFrame into a table, as one snapshot.
 
     Args:
-        df: rows with the table's column names, in any order. In an append table columns it lacks become nulls.
-        mode: ``append`` adds rows (in a primary-key table they replace rows of the same key); ``overwrite`` replaces
-            the whole table, or one `partition` of it; ``overwrite_dynamic`` replaces every partition that `df` has
+        df: rows with the table's column names, in any order. In an append table, missing columns become null.
+        table: the table, or one of its branches.
+        mode: ``append`` adds rows; in a table with a primary key they replace rows of the same key. ``overwrite``
+            replaces the whole table, or one `partition`. ``overwrite_dynamic`` replaces every partition that `df` has
             rows for.
-        partition: with ``overwrite`` only: values of partition columns; only this partition is replaced. `df` may
-            lack these columns, or must agree with the values.
-        order_by: with a primary key: of rows of one key within `df` the last by these columns is kept. Without it,
-            and with ties, any of them may be kept.
-        **options: of the commit: see `CommitOptions`. A pair of user and identifier that was committed before runs
-            nothing and returns the earlier snapshot.
+        partition: with ``overwrite``: values of partition columns; only this partition is replaced. `df` may lack these
+            columns, or must agree with the values.
+        order_by: in a table with a primary key: of several rows of a key in `df`, the last by these columns is kept.
+            Without it, and if rows are equal by it, any of them may be kept.
+        **options: of the commit (`CommitOptions`). If the pair of `commit_user` and `commit_identifier` was committed
+            before, nothing runs, and the earlier snapshot is returned.
 
-    Returns the snapshot. Without rows to append and without an identifier nothing is committed: it is the newest.
+    Returns:
+        The new snapshot. If there are no rows to append and no identifier, nothing is committed, and it is the newest
+        one.
 
     Raises:
-        InvalidRequest: columns, types or values that do not fit; nothing is changed.
-        Conflict, OutcomeUnknown: see `lakebed.table.commit.commit.commit`.
+        InvalidRequest: columns, types or values do not fit. Nothing is changed.
+        Conflict: another writer changed the table in a way that this change cannot follow.
+        OutcomeUnknown: the store gave no clear answer to the commit.
 
-    Cost: one pass over `df` (a shuffle before it for tables with fixed buckets), then one commit.
+    Cost: one pass over `df` (with a shuffle for tables with fixed buckets), then one commit.
     """
     if mode not in get_args(Mode):
         raise InvalidRequest(
@@ -139,11 +143,12 @@ def upsert(
 
     Args:
         df: whole rows.
-        deletes: a boolean column of `df`: where it is true the row's key is deleted. It is stored only when the table
-            has a column of that name.
-        order_by, **options: as `write`.
+        table: the table, or one of its branches.
+        deletes: a boolean column of `df`. True deletes the key of the row. The column is stored only if the table has a
+            column of that name. order_by, **options: as `write`.
 
-    Raises `InvalidRequest`: the table has no primary key, or as `write`.
+    Raises:
+        InvalidRequest: the table has no primary key; otherwise as `write`.
     """
     require_keys(table, "upsert into")
     return _run(df, table, options=options, deletes=deletes, order_by=order_by)
@@ -159,19 +164,21 @@ def merge(
     order_by: str | Sequence[str] = (),
     **options: Unpack[CommitOptions],
 ) -> Snapshot:
-    """Change a primary-key table by rows that may lack columns: insert, update, delete.
+    """Insert, update and delete rows of a table with a primary key, by rows that may lack columns.
 
     Args:
-        df: must have every key column, and the columns of the table's option ``sequence.field``. Of a row whose key is
-            in the table, columns that `df` lacks keep their value; of a new row they are null.
+        df: rows with every column of the key and of the option ``sequence.field``. If the table has the key, columns
+            that `df` lacks keep their value; in a new row they are null.
+        table: the table, or one of its branches.
         matched: what happens to keys that the table has.
-        not_matched: what happens to keys that it lacks.
-        deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
-        order_by, **options: as `write`.
+        not_matched: what happens to keys that it does not have.
+        deletes: a boolean column of `df`. True deletes the key, if it is matched. order_by, **options: as `write`.
 
-    Raises `InvalidRequest`: the table has no primary key, or as `write`. Cost: an upsert's when `df` has every column
-    and nothing is ignored; else also a read of the table's newest version and a join with it, again when another writer
-    changes rows of the same buckets between that read and the commit.
+    Raises:
+        InvalidRequest: the table has no primary key; otherwise as `write`.
+
+    Cost: that of an upsert, if `df` has every column and nothing is ignored. Otherwise also a read of the newest
+        version and a join with it, which is repeated if another writer changes rows of the same buckets in between.
     """
     require_keys(table, "merge into")
     schema = table.refresh()
@@ -232,18 +239,22 @@ def delete(
     table: Table,
     **options: Unpack[CommitOptions],
 ) -> Snapshot | None:
-    """Delete rows: by key, or those that a predicate finds.
+    """Delete rows by key or by predicate.
 
     Args:
-        rows: a DataFrame with every key column of a primary-key table and the columns of its option
-            ``sequence.field`` (others are ignored), or a predicate, also as text such as
-            ``"carrier = 'UA' and month >= 2"``.
+        rows: a DataFrame with every column of the primary key and of the option ``sequence.field``; other columns are
+            ignored. Or a predicate, also as text, such as ``"carrier = 'UA' and month >= 2"``.
+        table: the table, or one of its branches.
         **options: of the commit, as `write`.
 
-    Returns the snapshot; None when a predicate matched no row and there is no identifier to remember. Raises
-    `InvalidRequest`: keys for a table without primary key, or a predicate that does not fit the table. Cost: by key,
-    one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then gets an upsert of
-    the keys found, an append table new files that replace those with such rows.
+    Returns:
+        The new snapshot; None when a predicate matched no row and there is no identifier to remember.
+
+    Raises:
+        InvalidRequest: keys for a table without a primary key, or a predicate that does not fit the table.
+
+    Cost: by key, an upsert of the keys. By predicate, a read of the files that may match. A table with a primary key
+        then gets an upsert of the matching keys, an append table new files in place of those with matching rows.
     """
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:

@@ -81,12 +81,15 @@ def compact_table(
     Args:
         table: the table, or one of its branches.
         full: rewrite everything, whatever the triggers say.
-        where: values of partition columns; only these partitions.
+        where: values of partition columns; compact only these partitions.
         dry_run: plan only.
 
-    Returns what was done, or would be read. Its `snapshot` is None when there was nothing to do. Raises `Conflict`:
-    other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the table is in was
-    reset during the job.
+    Returns:
+        What was done, or would be read. Its `snapshot` is None when there was nothing to do.
+
+    Raises:
+        Conflict: other writers replaced the files during every attempt; kind ``branch_moved``: the branch of the
+            repository that holds the table was reset during the job.
     """
     made: list[BucketChange] = []
 
@@ -113,9 +116,9 @@ def _run_task(task: CompactTask, store: ObjectStore, *, plan: ReadPlan) -> Bucke
 
 
 def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules]) -> CollectionReport:
-    """Expire the oldest snapshots; arguments and result as `Table.expire`.
+    """Delete the oldest snapshots. Arguments and result as `Table.expire`.
 
-    It reads the delta manifests of what expires and nothing else, so it runs on the driver, without a Spark job.
+    This reads the delta manifests of what expires and nothing else. It runs on the driver, without a Spark job.
     """
     return table.expire(dry_run=dry_run, **rules)
 
@@ -126,15 +129,15 @@ def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules])
 def collect_table(
     spark: SparkSession, table: Table, *, grace_ms: int | None = None, dry_run: bool = False
 ) -> CollectionReport:
-    """Delete files that no snapshot, tag or branch names and that were written longer ago than a time.
+    """Delete the files of a table that no version names. Spark lists and compares them.
 
-    Tasks list the folders first; then the used files are looked up, and Spark joins the two. Only the orphans are sent
-    to the driver. In a branch of a repository the driver does all of the work.
+    Tasks list the folders first. Then the used files are looked up, and Spark joins the two. Only the orphans are sent
+    to the driver. For a table in a branch of a repository, the driver does all of the work.
 
     Args:
-        table: the table; files of all its branches count.
-        grace_ms: what is younger stays; default a day. A writer that takes longer before its commit needs a larger one.
-        dry_run: delete nothing; the report's `plan` lists what would be deleted.
+        table: the table. The files of all its branches count.
+        grace_ms: keep younger files; milliseconds, one day by default. It must be longer than a writer takes to commit.
+        dry_run: delete nothing; the report's `plan` shows what would go.
     """
     # A branch is listed from its records, which tasks do not have: a read of columns, not of folders.
     find = find_unused if isinstance(table.store, EntryStore) else partial(_find_unused, spark)
@@ -221,17 +224,22 @@ def diff_versions(
     *,
     keys: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Compare two versions: the rows that differ, as a DataFrame.
+    """Compare two versions, and return the rows that differ as a DataFrame.
 
     Args:
         table: the table, or one of its branches.
-        start, end: snapshot ids, tags or branches, with any history between them; `end` None: the newest.
-        keys: columns that identify a row; by default the primary key, in append tables the whole row.
+        start, end: snapshot ids, tags or branches, whatever happened between them; `end` None: the newest.
+        keys: columns that identify a row; None: the primary key, in append tables the whole row.
 
-    Returns the columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row
-    before and after. In an append table a row that occurs n times more often appears n times. Raises `NotFound`: no
-    such version or key column. Cost: reads the files that only one of the versions has (with a primary key also those
-    whose keys overlap them).
+    Returns:
+        The columns of `end`, and last ``_row_kind``: ``+I`` for an added row, ``-D`` for a removed one, ``-U`` and
+            ``+U`` for a changed row before and after. In an append table a row that occurs n times more often appears n
+            times.
+
+    Raises:
+        NotFound: there is no such version or key column.
+
+    Cost: a read of the files that only one version has; with a primary key, also of those whose keys overlap them.
     """
     old_splits, new_splits, plan = plan_diff(table.context, start, end)
     old = read_splits(spark, table, splits=old_splits, plan=plan)

@@ -52,11 +52,13 @@ def import_table(
     options: ImportOptions | None = None,
     source_options: SourceOptions | None = None,
 ) -> ImportReport:
-    """Import a table of another format with a Spark job; arguments, result and errors as `lakebed.lake.imports`.
+    """Import a table of another format with a Spark job.
+
+    Arguments, result and errors as `lakebed.lake.imports.import_table`.
 
     The driver opens the source and reads the footers of its files. Executors that rewrite files of Iceberg, or of Delta
-    with column mapping, need pyiceberg or deltalake. Files of a table with a primary key or with buckets are written by
-    the driver.
+    with column mapping, need pyiceberg or deltalake. The driver writes the files of a table with a primary key or with
+    buckets.
     """
     return import_into_lake(
         lake,

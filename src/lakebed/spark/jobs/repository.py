@@ -66,22 +66,24 @@ def stage_files(
     content_type: str = CONTENT_TYPE,
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Upload many objects in parallel, then stage all of them in one change: they appear atomically, or not at all.
+    """Upload many objects in parallel, then stage all of them in one change. All of them appear, or none.
 
     Args:
         branch: of an open repository, or of one behind a server.
-        files: a DataFrame with the columns ``path`` (text) and ``content`` (binary), one object a row; or a mapping of
-            paths on the branch to URLs, such as the files that a job has written.
-        content_type: of all of them.
+        files: a DataFrame with the columns ``path`` (text) and ``content`` (binary), one row for each object; or a
+            mapping of paths on the branch to URLs, such as the files that a job has written.
+        content_type: of all objects.
         storage_options: settings for reading the URLs.
 
-    Returns the number of staged, uncommitted objects.
+    Returns:
+        The number of staged, uncommitted objects.
 
     Raises:
-        InvalidRequest: as `Branch.stage_many`; a repository in this process's memory; a DataFrame of other columns.
-        NotFound: there is no object at a URL, or no such branch.
-        Otherwise as `Branch.stage_many`.
-    Cost: a copy of the bytes, by tasks; 1 write of about 150 bytes an object by the driver, which holds as much.
+        InvalidRequest: as `Branch.stage_many`; the repository is in this process's memory; or the DataFrame has other
+            columns.
+        NotFound: there is no object at a URL, or no such branch. Otherwise as `Branch.stage_many`.
+
+    Cost: a copy of the bytes, by tasks. The driver makes 1 write of about 150 bytes for each object, and holds as much.
     """
     upload = _uploader(branch)
     if isinstance(files, DataFrame):
@@ -177,14 +179,16 @@ def collect_repository(
     dry_run: bool = False,
     progress: Callable[[Any], None] | None = None,
 ) -> CollectionReport:
-    """Delete unneeded objects; tasks read the ranges, and Spark compares.
+    """Delete the unneeded objects of a repository. Tasks of Spark read the ranges and compare.
 
     Args:
-        repository: open in this process. A repository behind a server is collected by the server.
-        options, dry_run, progress: as `Repository.collect`; the report is the same too.
+        repository: open in this process. A server collects the repositories behind it itself.
+        options, dry_run, progress: as `Repository.collect`, and so is the report.
 
-    Raises `InvalidRequest`: as `Repository.collect`; a repository behind a server, or in this process's memory.
-    Cost: as `Repository.collect`; the driver holds the listing and the garbage, and no range.
+    Raises:
+        InvalidRequest: as `Repository.collect`; or the repository is behind a server, or in this process's memory.
+
+    Cost: as `Repository.collect`. The driver holds the listing and the garbage, and no range.
     """
     if isinstance(transport_of(repository), HttpTransport):
         raise InvalidRequest(
@@ -261,7 +265,9 @@ def _open_committed(store: bytes) -> AbstractContextManager[Committed]:
 
 
 def list_repository(spark: SparkSession, repository: Repository, ref: str | None = None) -> DataFrame:
-    """List a reference as a DataFrame: of a branch with its uncommitted changes, all of one moment.
+    """List the objects of a reference as a DataFrame, all of one moment.
+
+    A branch is listed with its uncommitted changes.
 
     Args:
         repository: open in this process, or behind a server, which then lists page by page for the driver.
@@ -269,10 +275,13 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
 
     Returns:
         ``path``, ``address``, ``size_bytes``, ``checksum``, ``modified_ms``, ``content_type`` and ``metadata`` of every
-        object, unordered.
+        object, in any order.
 
-    Raises `NotFound`: kind ``reference_not_found``; `InvalidRequest`: a repository in this process's memory. Cost: 1
-    GET a range, by tasks, each time the frame is run; the driver holds the uncommitted changes.
+    Raises:
+        NotFound: kind ``reference_not_found``.
+        InvalidRequest: the repository is in this process's memory.
+
+    Cost: 1 GET for each range, by tasks, whenever the DataFrame is computed. The driver holds the uncommitted changes.
     """
     text = repository.default_branch if ref is None else ref
     if isinstance(transport_of(repository), HttpTransport):

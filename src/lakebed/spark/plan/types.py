@@ -140,9 +140,10 @@ _ARROW: dict[type[spark.DataType], pa.DataType] = {
 
 
 def arrow_schema_of(schema: spark.StructType) -> pa.Schema:
-    """A DataFrame's schema as Arrow: what `Table.create` takes, and what a table's columns are checked against.
+    """Return a DataFrame's schema as an Arrow schema, which `Lake.create_table` takes.
 
-    Raises `InvalidRequest`: a column of a type that tables do not have (intervals, variants, ...).
+    Raises:
+        InvalidRequest: a column has a type that tables do not have (intervals, variants, ...).
     """
     return pa.schema(
         [

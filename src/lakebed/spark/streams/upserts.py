@@ -32,14 +32,17 @@ def upsert_stream(
     """Return a function for ``foreachBatch`` that upserts each batch once, as one snapshot.
 
     Args:
-        table: with a primary key.
-        application: who commits: a name that no other stream into the table has, and another one when a query begins
-            with a new checkpoint. None: the query, as its checkpoint names it; not over Spark Connect.
-        deletes, order_by: as `upsert`. Rows of a stream of changes say themselves whether they delete, in their column
-            ``_row_kind``.
+        table: a table with a primary key.
+        application: names the stream: no other stream into the table may have this name, and a query that begins with a
+            new checkpoint needs a new one. None: the query's id in its checkpoint; not over Spark Connect.
+        deletes, order_by: as `upsert`. Rows of a stream of changes say in their column ``_row_kind`` whether they
+            delete.
 
-    Raises `InvalidRequest`: the table has no primary key. The function raises as `upsert`, and `InvalidRequest` where
-    no query is known. Cost of a batch: 1 probe + 1 GET, and that of `upsert`; of a repeated one, of computing it.
+    Raises:
+        InvalidRequest: the table has no primary key. The function raises as `upsert`, and `InvalidRequest` if no query
+            is known.
+
+    Cost: for each batch 1 probe + 1 GET and the `upsert`; for a repeated batch, its computation only.
     """
     require_keys(table, "upsert into")
 

@@ -35,18 +35,19 @@ def export_table(
 
     Args:
         table: the table, or one of its branches.
-        target: a folder or URL, or as `ExportOptions.catalog` says.
-        format: one of `FORMATS`.
+        target: a folder or URL; with `ExportOptions.catalog`, the identifier of a table.
+        format: ``parquet``, ``delta`` or ``iceberg``.
+        options: which version, and how.
         progress: called with each batch.
 
     Raises:
         InvalidRequest: an unknown format, a target inside the table, a column or value that the format cannot hold, or
             a library that is not installed.
-        AlreadyExists: the target has something, and `ExportOptions.overwrite` is not set; or it has something else than
-            an export would write, which is never replaced.
-        NotFound: no such version.
+        AlreadyExists: the target has something, and `ExportOptions.overwrite` is not set; or it has something that is
+            not an export, which is never replaced.
+        NotFound: there is no such version.
 
-    Cost: one read of the version; memory holds one file that is being written, or what the format's library buffers.
+    Cost: one read of the version. Memory holds one file that is being written, or what the format's library buffers.
     """
     options = options or ExportOptions()
     if format not in FORMATS:
