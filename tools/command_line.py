@@ -22,7 +22,7 @@ HEAD: Final = """\
 What `--help` prints, of every command. Examples, exit codes and how tables are printed are in
 [the guide](../guide/cli.md). Options may stand anywhere; `--` ends them.
 
-These options every command has:
+Every command has these options:
 
 """
 

@@ -19,20 +19,20 @@ KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
 class CreateKey(RepositoriesCommand, name="create"):
     """Create an access key; its secret is shown only once."""
 
-    role: Annotated[Role, option("--role", help="What it may do: read, write or admin.")] = "write"
+    role: Annotated[Role, option("--role", help="What the key permits.")] = "write"
     repository: Annotated[
         list[str] | None,
-        option("--repository", help="Only this repository; again for more. Default: all, or none with --table."),
+        option("--repository", help="Only this repository; repeat it for more. Default: all, or none with --table."),
     ] = None
     table: Annotated[
         list[str] | None,
         option(
             "--table",
-            help="Only this table (DB.TABLE, or * for all); again for more. Default: all, or none with --repository.",
+            help="Only this table (DB.TABLE or *); repeat it for more. Default: all, or none with --repository.",
         ),
     ] = None
     database: Annotated[
-        list[str] | None, option("--database", help="Only the tables of this database; again for more.")
+        list[str] | None, option("--database", help="Only the tables of this database; repeat it for more.")
     ] = None
     description: Annotated[str, option("--description", help="What it is for.")] = ""
 

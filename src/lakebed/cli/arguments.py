@@ -24,7 +24,7 @@ Timestamp = Annotated[
 Limit = Annotated[int | None, option("--limit", min=1, help="At most this many.")]
 PartitionPairs = Annotated[list[str] | None, option("--partition", metavar="KEY=VALUE", help="Only this partition.")]
 TakeOver = Annotated[
-    bool, option("--take-over", help="Also from an owner with a live lease: the owner's process is fenced.")
+    bool, option("--take-over", help="Take over from an owner whose lease is live. That process can no longer write.")
 ]
 AfterDestroy = Annotated[bool, option("--after-destroy", help="Create a new database where one was destroyed.")]
 

@@ -39,14 +39,16 @@ class Command:
 
     word: ClassVar[str] = ""
 
-    json: Annotated[bool, option("--json", help="Print JSON with stable keys; errors too, on standard error.")] = False
+    json: Annotated[
+        bool, option("--json", help="Print JSON with stable keys. Errors are JSON too, on standard error.")
+    ] = False
     storage_option: Annotated[
         list[str] | None,
         option(
             "--storage-option",
             metavar="KEY=VALUE",
-            help="A setting of the object store, such as aws_endpoint=...; secrets belong into environment variables, "
-            "such as the store's own or LAKEBED_STORAGE_OPTIONS, a JSON object.",
+            help="A setting of the object store, such as aws_endpoint=... Put secrets into environment variables: the "
+            "store's own, or LAKEBED_STORAGE_OPTIONS, a JSON object.",
         ),
     ] = None
     verbose: Annotated[
@@ -55,7 +57,7 @@ class Command:
             "--verbose",
             "-v",
             count=True,
-            help="Log what is done to standard error; twice: every request to the store too.",
+            help="Log what is done to standard error. Given twice: also every request to the store.",
         ),
     ] = 0
 
@@ -127,7 +129,7 @@ class Confirmed(Command):
 class Deletion(Confirmed):
     """A command that deletes something: it can be tried dry, and asks."""
 
-    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be deleted, and why.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Report what would be deleted, and why; delete nothing.")] = False
 
     def ask(self, question: str | Callable[[], str]) -> None:
         """Go on only if the user agrees; a dry run does not ask. Raises `Exit`."""

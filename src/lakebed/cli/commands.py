@@ -127,9 +127,9 @@ ROOT: Final = Group(
     },
     summaries={
         "ls": "List the stores of a lake: newest version, rows, bytes, pins.",
-        "history": "List the versions that can be read, oldest first, pinned ones included.",
-        "pins": "List everything that keeps a version alive, with the bytes that it alone holds.",
-        "why": "Say which pins and versions need an object, or when it may be deleted.",
+        "history": "List the versions that can be read, oldest first, including pinned ones.",
+        "pins": "List what keeps versions alive, and the bytes that only it holds.",
+        "why": "Show which pins and versions need an object, or when it may be deleted.",
         "fsck": "Check that everything a lake refers to exists and is readable; change nothing unless asked to repair.",
         "collect": "Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores.",
         "serve": "Serve the repositories of a lake over HTTP, as lakeFS clients expect them, until interrupted.",

@@ -31,7 +31,7 @@ class FleetCommand(LakeCommand):
         option(
             "--control",
             metavar="URL",
-            help="The control plane. Default: LAKEBED_FLEET_CONTROL, or where the lake's answered last.",
+            help="The control plane. Default: LAKEBED_FLEET_CONTROL, or the last address in the lake.",
         ),
     ] = None
 

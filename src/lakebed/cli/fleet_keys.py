@@ -26,7 +26,7 @@ Expected = Annotated[
 
 
 class Put(TenantCommand, name="put"):
-    """Write one key. Prints the LSN of the row."""
+    """Write one key, and print the LSN of the row."""
 
     key: Key
     value: Annotated[str, argument("VALUE", help="The value; - reads it from standard input.")]
@@ -47,7 +47,7 @@ class Put(TenantCommand, name="put"):
 
 
 class Delete(Deletion, TenantCommand, name="delete"):
-    """Delete one key. Deleting a missing key is a row too."""
+    """Delete one key. Deleting a missing key writes a row too."""
 
     key: Key
     timeline: TimelineOption = MAIN
@@ -123,7 +123,7 @@ class Get(Reading, name="get"):
 
     key: Key
     encoding: Coding = "utf8"
-    raw: Annotated[bool, option("--raw", help="Write only the bytes of the value, as they are.")] = False
+    raw: Annotated[bool, option("--raw", help="Write the bytes of the value without any encoding.")] = False
 
     def run(self) -> None:
         if self.raw and self.json:

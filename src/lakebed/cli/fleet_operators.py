@@ -292,7 +292,7 @@ class Events(FleetCommand, name="events"):
 
 
 class Collect(Deletion, LakeCommand, name="collect"):
-    """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
+    """Delete the objects of tenants that nothing refers to.
 
     After the collector has worked it finds nothing. What it finds is left by a defect, or by a node that wrote after
     it was decommissioned. It needs no running fleet.
@@ -306,7 +306,7 @@ class Collect(Deletion, LakeCommand, name="collect"):
             help="postgresql://... Default: LAKEBED_FLEET_LEDGER, or the database in the lake.",
         ),
     ] = None
-    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep what is younger, and only report it.")] = "1h"
+    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep and report what is younger than this.")] = "1h"
 
     def run(self) -> None:
         grace = duration(self.grace)

@@ -38,7 +38,12 @@ class ProcessCommand(ServingCommand):
 
     port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 0
     access_log: Annotated[
-        str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
+        str,
+        option(
+            "--access-log",
+            metavar="FILE",
+            help="Write a line of JSON for each request; - is standard error, '' writes none.",
+        ),
     ] = ""
     end_with_input: Annotated[
         bool, option("--end-with-input", help="End when standard input ends, as it does when a parent is killed.")
@@ -97,10 +102,14 @@ class Control(StorageCommand, ProcessCommand, name="control"):
         str | None, option("--advertised", metavar="URL", help="Where others reach it. Default: where it listens.")
     ] = None
     grace_ms: Annotated[
-        int, option("--grace-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
+        int, option("--grace-ms", min=0, help="Milliseconds in which a put that was sent may still take effect.")
     ] = ControlOptions().grace_ms
     take_over: Annotated[
-        bool, option("--take-over", help="Also from an owner of the ledger with a live lease, which is fenced.")
+        bool,
+        option(
+            "--take-over",
+            help="Take over from an owner of the ledger whose lease is live. That process can no longer write.",
+        ),
     ] = False
 
     def run(self) -> None:
@@ -174,7 +183,9 @@ class NodeProcess(ProcessCommand, name="node"):
     control: Annotated[
         str, option("--control", metavar="URL", help="The control plane; several with commas between them.")
     ]
-    local: Annotated[Path, option("--local", metavar="FOLDER", help="Of its local state; of this node alone.")]
+    local: Annotated[
+        Path, option("--local", metavar="FOLDER", help="Folder of its local state, which no other node may use.")
+    ]
     name: Annotated[str | None, option("--name", help="Unique in the fleet. Default: the name of the folder.")] = None
     log: Annotated[
         str | None, option("--log", metavar="URL", help="Of the log, with credentials. Default: as the control plane.")
@@ -183,9 +194,9 @@ class NodeProcess(ProcessCommand, name="node"):
         str | None, option("--advertised", metavar="URL", help="Where others reach it. Default: where it listens.")
     ] = None
     memtable_mib: Annotated[
-        int, option("--memtable-mib", min=1, help="Memory of rows that are in no file yet, of all tenants, in MiB.")
+        int, option("--memtable-mib", min=1, help="MiB of memory for rows of all tenants that are in no file yet.")
     ] = NodeOptions().memtable_bytes_max >> 20
-    cache_mib: Annotated[int, option("--cache-mib", min=1, help="Memory of cached blocks, of all tenants, in MiB.")] = (
+    cache_mib: Annotated[int, option("--cache-mib", min=1, help="MiB of memory for cached blocks of all tenants.")] = (
         NodeOptions().cache_bytes >> 20
     )
 
@@ -220,11 +231,12 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
     """
 
     shards: Annotated[
-        int | None, option("--shards", min=1, max=256, help="Databases, when the log is created. Default: 1.")
+        int | None, option("--shards", min=1, max=256, help="Number of databases of a new log. Default: 1.")
     ] = None
-    take_over: Annotated[bool, option("--take-over", help="Also from an owner with a live lease, which is fenced.")] = (
-        False
-    )
+    take_over: Annotated[
+        bool,
+        option("--take-over", help="Take over from an owner whose lease is live. That process can no longer write."),
+    ] = False
 
     def run(self) -> None:
         http = self.http_options()

@@ -30,7 +30,7 @@ class Create(TenantCommand, name="create"):
 
     policy: Annotated[
         list[str] | None,
-        option("--policy", metavar="KEY=VALUE", help="A setting, such as retain_rows=1000; again for more."),
+        option("--policy", metavar="KEY=VALUE", help="A setting, such as retain_rows=1000; repeat it for more."),
     ] = None
 
     def run(self) -> None:
@@ -153,7 +153,7 @@ class Pin(TimelineCommand, name="pin"):
     pin: Annotated[str, argument("PIN", help="The name of the pin.")]
     lsn: Lsn = None
     lifetime: Annotated[
-        str | None, option("--lifetime", help="The pin goes by itself after this time: '7days'. Default: never.")
+        str | None, option("--lifetime", help="The pin ends after this time: '7days'. Default: never.")
     ] = None
 
     def run(self) -> None:
@@ -181,7 +181,7 @@ class Restore(Confirmed, TenantCommand, name="restore"):
 
 
 class Why(TenantCommand, name="why"):
-    """Say which pins and branches keep a version, and until when."""
+    """Show which pins and branches keep a version, and until when."""
 
     version: Annotated[
         str, argument("VERSION", help="A version's number (`lakebed history`), TIMELINE@LSN, or a pin or branch.")

@@ -60,9 +60,9 @@ class Up(StorageCommand, name="up"):
         ),
     ] = None
     port: Annotated[int, option("--port", min=0, max=65535, help="Of the control plane. 0: any free port.")] = 0
-    local: Annotated[Path, option("--local", metavar="FOLDER", help="Of the nodes' local state, and of log files.")] = (
-        Path("lakebed-fleet")
-    )
+    local: Annotated[
+        Path, option("--local", metavar="FOLDER", help="Folder of the nodes' local state and of log files.")
+    ] = Path("lakebed-fleet")
 
     def run(self) -> None:
         settings = FleetSettings(

@@ -18,12 +18,12 @@ from lakebed.kv.versions import versions_of
 CheckpointName = Annotated[str, argument("CHECKPOINT", help="The checkpoint's name, or its UUID.")]
 Lifetime = Annotated[
     str | None,
-    option("--lifetime", "-l", help="It expires after this time: '7days 30min 10s', P7D. Default: never."),
+    option("--lifetime", "-l", help="End it after this time: '7days 30min 10s', P7D. Default: never."),
 ]
 
 
 class Tag(DatabaseCommand, name="tag"):
-    """Create a checkpoint: pin the current state, or that of another checkpoint."""
+    """Create a checkpoint of the present version, or of that of another checkpoint."""
 
     checkpoint: Annotated[
         str | None,
@@ -47,11 +47,11 @@ class Tag(DatabaseCommand, name="tag"):
 
 
 class RefreshTag(DatabaseCommand, name="refresh-tag"):
-    """Give a checkpoint a new lifetime, counted from now."""
+    """Give a checkpoint a new lifetime, from now on."""
 
     checkpoint: CheckpointName
     lifetime: Lifetime = None
-    force: Annotated[bool, option("--force", help="Also one that a clone or writer holds.")] = False
+    force: Annotated[bool, option("--force", help="Change a checkpoint that a clone or writer holds too.")] = False
 
     def run(self) -> None:
         checkpoint = self.database().refresh_checkpoint(self.checkpoint, _lifetime(self.lifetime), force=self.force)
@@ -60,10 +60,12 @@ class RefreshTag(DatabaseCommand, name="refresh-tag"):
 
 
 class DropTag(Deletion, DatabaseCommand, name="drop-tag"):
-    """Drop a checkpoint: the next collection deletes what only it held."""
+    """Drop a checkpoint. The next collection deletes what only it kept."""
 
     checkpoint: CheckpointName
-    force: Annotated[bool, option("--force", help="Also one that a clone, reader or writer holds.")] = False
+    force: Annotated[bool, option("--force", help="Drop a checkpoint that a clone, reader or writer holds too.")] = (
+        False
+    )
 
     def run(self) -> None:
         admin = self.database()
@@ -108,7 +110,7 @@ class Tags(DatabaseCommand, name="tags"):
 
 
 class Why(DatabaseCommand, name="why"):
-    """Say which checkpoints keep a version, and until when."""
+    """Show which checkpoints keep a version, and until when."""
 
     version: Annotated[
         str, argument("VERSION", help="A version's number (`lakebed history`), or a checkpoint by name or UUID.")

@@ -37,13 +37,13 @@ class Create(DatabaseCommand, name="create"):
 
 
 class Branch(DatabaseCommand, name="branch"):
-    """Fork a database: create a clone, which shares its files and has writes of its own."""
+    """Create a clone of a database. It shares its files and has its own writes."""
 
     new: Annotated[str, argument("BRANCH", help="The new database: a name in the same lake, or a URL.")]
     checkpoint: Annotated[
         str | None, option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
     ] = None
-    copy: Annotated[bool, option("--copy", help="Copy the files; needed when the stores differ.")] = False
+    copy: Annotated[bool, option("--copy", help="Copy the files. This is needed if the stores differ.")] = False
 
     def run(self) -> None:
         parent = self.database().location.url
@@ -68,7 +68,7 @@ class Branch(DatabaseCommand, name="branch"):
 
 
 class Restore(Confirmed, DatabaseCommand, name="restore"):
-    """Make an older state the newest one; the current state stays pinned for a while."""
+    """Make an older version the newest. The present one stays pinned for --lifetime."""
 
     checkpoint: Annotated[
         str,
@@ -77,7 +77,7 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
             help="Go back to this checkpoint, by name or UUID, or to the version of this number (`lakebed history`).",
         ),
     ]
-    lifetime: Annotated[str, option("--lifetime", help="How long the current state stays restorable.")] = "7 d"
+    lifetime: Annotated[str, option("--lifetime", help="How long the present version can be restored.")] = "7 d"
     take_over: TakeOver = False
 
     def run(self) -> None:
@@ -92,10 +92,11 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
 
 
 class Drop(Deletion, DatabaseCommand, name="drop"):
-    """Destroy the database; refused while checkpoints pin it (--soft waits for them)."""
+    """Destroy the database. This is refused while checkpoints pin it; --soft waits for them."""
 
     hard: Annotated[
-        bool, option("--hard/--soft", help="At once, or by the collector after its grace (the default).")
+        bool,
+        option("--hard/--soft", help="Delete it at once, or let a collection delete it after the grace (the default)."),
     ] = False
     take_over: TakeOver = False
 

@@ -42,7 +42,7 @@ class Get(DatabaseCommand, name="get"):
     key: Key
     checkpoint: Checkpoint = None
     encoding: Coding = "utf8"
-    raw: Annotated[bool, option("--raw", help="Write only the bytes of the value, as they are.")] = False
+    raw: Annotated[bool, option("--raw", help="Write the bytes of the value without any encoding.")] = False
 
     def run(self) -> None:
         if self.raw and self.json:
@@ -83,7 +83,7 @@ class Put(DatabaseCommand, name="put"):
 
 
 class Delete(Deletion, DatabaseCommand, name="delete"):
-    """Delete one key. Deleting a missing key is a no-op."""
+    """Delete one key. Deleting a missing key has no effect."""
 
     key: Key
     encoding: Coding = "utf8"

@@ -33,7 +33,7 @@ class Collect(Deletion, name="collect"):
 
     lake: DatabaseLake
     names: Annotated[list[str] | None, argument("NAME", help="Databases of it. Default: all.")] = None
-    grace: Annotated[str, option("--grace", help="Keep what is younger. Zero is safe too.")] = "1 d"
+    grace: Annotated[str, option("--grace", help="Keep what is younger than this. Zero is safe too.")] = "1 d"
     destroyed_grace: Annotated[str, option("--destroyed-grace", help="How long a softly destroyed database stays.")] = (
         "1 d"
     )
@@ -44,7 +44,7 @@ class Collect(Deletion, name="collect"):
         option(
             "--path",
             metavar="URL",
-            help="A database outside of a lake, instead of LAKE and NAME; again for more.",
+            help="A database outside of a lake, instead of LAKE and NAME; repeat it for more.",
             replaces=("lake", "names"),
         ),
     ] = None

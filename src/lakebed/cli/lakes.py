@@ -90,7 +90,7 @@ def _rows(number: int | None, *, is_exact: bool) -> str:
 
 
 class History(LakeCommand, name="history"):
-    """List the versions that can be read, oldest first, pinned ones included."""
+    """List the versions that can be read, oldest first, including pinned ones."""
 
     store: SomeStore = None
 
@@ -118,7 +118,7 @@ class History(LakeCommand, name="history"):
 
 
 class Pins(LakeCommand, name="pins"):
-    """List everything that keeps a version alive, with the bytes that it alone holds."""
+    """List what keeps versions alive, and the bytes that only it holds."""
 
     store: SomeStore = None
 
@@ -148,7 +148,7 @@ class Pins(LakeCommand, name="pins"):
 
 
 class Why(LakeCommand, name="why"):
-    """Say which pins and versions need an object, or when it may be deleted."""
+    """Show which pins and versions need an object, or when it may be deleted."""
 
     object: Annotated[str, argument("OBJECT", help="The object's path in the lake, or its URL.")]
 
@@ -168,7 +168,7 @@ class Collect(Deletion, LakeCommand, name="collect"):
     """
 
     grace: Annotated[
-        str, option("--grace", metavar="AGE", help="Keep files that no version names while they are younger.")
+        str, option("--grace", metavar="AGE", help="Keep files younger than this, even if no version names them.")
     ] = "1 d"
 
     def run(self) -> None:

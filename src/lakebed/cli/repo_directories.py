@@ -26,7 +26,9 @@ class _Copy(Deletion, RepositoryCommand):
     delete: Annotated[bool, option("--delete", help="Also delete files of DIRECTORY that are not below PREFIX.")] = (
         False
     )
-    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be copied and deleted.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Report what would be copied and deleted; change nothing.")] = (
+        False
+    )
 
     def copy(self, verb: Callable[[Repository], Callable[..., CopyReport]], *, title: str, writes: bool) -> CopyReport:
         """Call a verb of the repository, with a progress bar."""

@@ -34,7 +34,9 @@ class Put(RepositoryCommand, name="put"):
     branch: BranchName
     path: ObjectPath
     file: Annotated[Path, argument("FILE", help="The file to write; - is standard input.")]
-    content_type: Annotated[str, option("--content-type", help="Their media type.")] = "application/octet-stream"
+    content_type: Annotated[str, option("--content-type", help="The media type, such as text/csv.")] = (
+        "application/octet-stream"
+    )
     meta: Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the object.")] = None
     if_absent: Annotated[bool, option("--if-absent", help="Fail if the path exists.")] = False
 
@@ -124,7 +126,7 @@ class Ls(RepositoryCommand, name="ls"):
 
 
 class Stat(RepositoryCommand, name="stat"):
-    """Show the facts about an object."""
+    """Show size, checksum, metadata and location of an object."""
 
     reference: Reference
     path: ObjectPath
@@ -183,7 +185,7 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
 
 
 class ImportObjects(RepositoryCommand, name="import"):
-    """Commit objects of another place without copying them. Collections never delete them."""
+    """Commit objects of another store without copying them. Collections never delete them."""
 
     branch: BranchName
     source: Annotated[str, argument("URL", help="What to import: a folder, prefix or object.")]

@@ -88,7 +88,7 @@ class UndeleteBranch(RepositoryCommand, name="undelete-branch"):
 
 
 class Protect(RepositoryCommand, name="protect"):
-    """Refuse the deletion of branches, and all writes and commits to them except merges."""
+    """Refuse deletions of branches that match, and all writes and commits to them except merges."""
 
     pattern: Annotated[str, argument("PATTERN", help="A branch, or a pattern such as 'release-*'.")]
     off: Annotated[bool, option("--off", help="Remove the protection.")] = False

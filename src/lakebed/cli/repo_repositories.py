@@ -56,7 +56,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
 class Drop(Deletion, RepositoryCommand, name="drop", frees_space=True):
     """Drop a repository with all its branches and tags; a collection of the lake, a day later, deletes what it held."""
 
-    force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
+    force: Annotated[bool, option("--force", help="Drop a read-only repository too.")] = False
 
     def run(self) -> None:
         if self.dry_run:
@@ -96,9 +96,9 @@ class ShowRetention(RepositoryCommand, name="retention"):
 class SetRetention(RepositoryCommand, name="set-retention", frees_space=True):
     """Replace the retention rules: a commit keeps its objects this long after a newer one replaced it."""
 
-    default_days: Annotated[int, argument("DAYS", help="For branches without a rule of their own.")]
+    default_days: Annotated[int, argument("DAYS", help="Days for branches without a rule of their own.")]
     branch_days: Annotated[
-        list[str] | None, option("--branch-days", metavar="BRANCH=DAYS", help="For one branch; again for more.")
+        list[str] | None, option("--branch-days", metavar="BRANCH=DAYS", help="For one branch; repeat it for more.")
     ] = None
 
     def run(self) -> None:

@@ -22,13 +22,13 @@ Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="M
 
 AllowEmpty = Annotated[bool, option("--allow-empty", help="Commit even if nothing changed.")]
 Parent = Annotated[
-    int | None, option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
+    int | None, option("--parent", min=1, help="Of a merge commit: the parent to compare with. 1 is the first.")
 ]
 
 
 OnConflict = Annotated[
     Literal["source-wins", "dest-wins"] | None,
-    option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
+    option("--strategy", help="What to take if both sides changed a path. Default: that is a conflict."),
 ]
 
 
@@ -38,7 +38,7 @@ class Commit(RepositoryCommand, name="commit"):
     branch: BranchName
     message: Message
     path: Annotated[
-        list[str] | None, option("--path", help="Only this path, or PREFIX/ for all below; again for more.")
+        list[str] | None, option("--path", help="Only this path, or PREFIX/ for all below; repeat it for more.")
     ] = None
     meta: Meta = None
     allow_empty: AllowEmpty = False
@@ -122,7 +122,7 @@ class Show(RepositoryCommand, name="show"):
 
 
 class Why(RepositoryCommand, name="why"):
-    """Say which branches and tags keep the objects of a commit, and until when."""
+    """Show which branches and tags keep the objects of a commit, and until when."""
 
     reference: Reference
 
@@ -173,7 +173,7 @@ class Status(RepositoryCommand, name="status"):
 class Merge(RepositoryCommand, name="merge"):
     """Apply what another reference changed since the two diverged."""
 
-    source: Annotated[str, argument("SOURCE", help="The reference whose changes are wanted.")]
+    source: Annotated[str, argument("SOURCE", help="The reference whose changes are merged.")]
     branch: Annotated[str, argument("BRANCH", help="The branch that gets them.")]
     message: Message = ""
     strategy: OnConflict = None
@@ -267,7 +267,7 @@ class Reset(Deletion, RepositoryCommand, name="reset", frees_space=True):
 
 
 class Rebase(RepositoryCommand, name="rebase"):
-    """Replay a branch's own commits on another reference."""
+    """Make a branch's own commits again on top of another reference."""
 
     branch: BranchName
     onto: Annotated[str, argument("ONTO", help="The new base.")]

@@ -22,33 +22,38 @@ class Serve(RepositoriesCommand, ServingCommand, name="serve"):
     ] = 1
     import_from: Annotated[
         list[str] | None,
-        option("--import-from", metavar="URL", help="Allow imports of objects below it; again for more."),
+        option("--import-from", metavar="URL", help="Allow imports of objects below this URL. Repeat it for more."),
     ] = None
     allow_webhook: Annotated[
         list[str] | None,
         option(
             "--allow-webhook",
             metavar="HOST",
-            help="Allow webhooks to a host, address or network that is not public; again for more.",
+            help="Allow webhooks to a host, address or network that is not public; repeat it for more.",
         ),
     ] = None
     access_log: Annotated[
-        str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
+        str,
+        option(
+            "--access-log",
+            metavar="FILE",
+            help="Write a line of JSON for each request; - is standard error, '' writes none.",
+        ),
     ] = "-"
     s3_key: Annotated[
         str | None,
-        option("--s3-key", metavar="FILE", help="Serve S3 too, with the key in this file; a missing one is made."),
+        option("--s3-key", metavar="FILE", help="Serve S3 too, with the key in this file. A missing file is created."),
     ] = None
     s3_domain: Annotated[
         list[str] | None,
         option(
             "--s3-domain",
             metavar="NAME",
-            help="A name of this server that buckets may stand in front of; again for more.",
+            help="A name of this server, for addresses such as BUCKET.NAME. Repeat it for more.",
         ),
     ] = None
     clients: Annotated[
-        bool, option("--clients", help="Print what each client needs, also after the first start, which prints it.")
+        bool, option("--clients", help="Print what each client needs to connect. The first start prints it anyway.")
     ] = False
     take_over: arguments.TakeOver = False
 

@@ -20,14 +20,15 @@ class ServingCommand(Command):
         option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate (PEM, with its chain)."),
     ] = None
     tls_key: Annotated[
-        str | None, option("--tls-key", metavar="FILE", help="Its key. Default: in the file of the certificate.")
+        str | None,
+        option("--tls-key", metavar="FILE", help="The key of the certificate. Default: in the certificate's file."),
     ] = None
     tls_ca: Annotated[
         str | None,
-        option("--tls-ca", metavar="FILE", help="Callers must show a certificate that one of these has signed."),
+        option("--tls-ca", metavar="FILE", help="Require a certificate of every client, signed by one of these."),
     ] = None
     allow_remote: Annotated[
-        bool, option("--allow-remote", help="Listen to other machines without a certificate: nothing is encrypted.")
+        bool, option("--allow-remote", help="Listen to other machines without a certificate. Nothing is encrypted.")
     ] = False
 
     def read_tls(self) -> Tls | None:

@@ -41,13 +41,17 @@ class Import(LakeCommand, name="import"):
     rewrite: Annotated[bool, option("--rewrite", help="Convert the rows of files that do not fit as they are.")] = False
     append: Annotated[bool, option("--append", help="Add to a table that has rows.")] = False
     history: Annotated[
-        bool, option("--history", help="Import each version that the source has kept, with a tag; into a new table.")
+        bool, option("--history", help="Import each version that the source has kept, with a tag, into a new table.")
     ] = False
     versions: Annotated[
-        str | None, option("--versions", help="As --history, but exactly these, separated by commas; tags too.")
+        str | None, option("--versions", help="As --history, but only these versions or tags, comma-separated.")
     ] = None
-    tags: Annotated[bool, option("--tags", help="As --history, but what an Iceberg table has tags for.")] = False
-    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done with how many files.")] = False
+    tags: Annotated[
+        bool, option("--tags", help="As --history, but only versions that an Iceberg table has tags for.")
+    ] = False
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Report what would be done with how many files; change nothing.")
+    ] = False
 
     def run(self) -> None:
         options = SourceOptions(self.version, self.catalog, self.storage_options)

@@ -63,7 +63,7 @@ class _Printing(BranchTableCommand):
 
 
 class Read(_Printing, name="read"):
-    """Read rows, of the newest version or of an older one."""
+    """Read rows of the newest version or of an older one."""
 
     version: Version = None
     tag: Annotated[str | None, option("--tag", help="Read what this tag pins.")] = None
@@ -98,7 +98,11 @@ class _Writing(BranchTableCommand):
     format: Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")] = None
     null: Annotated[
         list[str] | None,
-        option("--null", metavar="TEXT", help="An unquoted field of CSV that is null, as empty ones are: NA."),
+        option(
+            "--null",
+            metavar="TEXT",
+            help="A text that means null in an unquoted field of CSV, such as NA. Empty fields are null.",
+        ),
     ] = None
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
@@ -177,7 +181,7 @@ class Write(_Writing, name="write"):
 
 
 class Overwrite(Deletion, _Writing, name="overwrite"):
-    """Replace rows by those of a file: all, one partition's, or those of every partition in the file."""
+    """Replace rows by those of a file: all rows, or those of one partition or of each partition in the file."""
 
     partition: Annotated[
         list[str] | None, option("--partition", metavar="KEY=VALUE", help="Replace only this partition.")
@@ -210,7 +214,7 @@ class Overwrite(Deletion, _Writing, name="overwrite"):
 
 
 class Delete(Deletion, BranchTableCommand, name="delete"):
-    """Delete the rows that match, as one version; older versions keep them."""
+    """Delete the rows that match, as one version. Older versions keep them."""
 
     where: Annotated[str, option("--where", help="Which rows: \"origin = 'JFK'\".")]
     dry_run: Annotated[bool, option("--dry-run", help="Only count the rows.")] = False
@@ -279,7 +283,7 @@ class Changes(_Printing, name="changes"):
 
 
 class System(BranchTableCommand, name="system"):
-    """Print a system table: what the table knows of itself."""
+    """Print a system table: metadata of the table."""
 
     name: Annotated[
         str,

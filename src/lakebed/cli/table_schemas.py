@@ -123,9 +123,9 @@ class Describe(BranchTableCommand, name="describe"):
 
 
 class Drop(Deletion, TableCommand, name="drop"):
-    """Delete a table with all its versions and files. Refused while tags or branches pin it."""
+    """Delete a table with all its versions and files. This is refused while tags or branches pin it."""
 
-    force: Annotated[bool, option("--force", help="Also when tags or branches pin versions of it.")] = False
+    force: Annotated[bool, option("--force", help="Drop it even if tags or branches pin its versions.")] = False
 
     def run(self) -> None:
         opened = self.open_lake()
@@ -140,7 +140,7 @@ class Drop(Deletion, TableCommand, name="drop"):
 
 
 class AddColumn(TableCommand, name="add-column"):
-    """Add a column at the end; rows already there have null in it."""
+    """Add a column at the end. Existing rows have null in it."""
 
     column: Column
     type: Type
@@ -153,7 +153,7 @@ class AddColumn(TableCommand, name="add-column"):
 
 
 class DropColumn(Confirmed, TableCommand, name="drop-column"):
-    """Remove a column. Older versions keep it; adding it again does not bring its values back."""
+    """Remove a column. Older versions keep it. Adding it again does not restore its values."""
 
     column: Column
 
@@ -165,7 +165,7 @@ class DropColumn(Confirmed, TableCommand, name="drop-column"):
 
 
 class RenameColumn(TableCommand, name="rename-column"):
-    """Give a column another name; its values stay."""
+    """Rename a column. Its values stay."""
 
     column: Column
     new: Annotated[str, argument("NEW", help="Its new name.")]
@@ -200,7 +200,7 @@ class SetOption(TableCommand, name="set-option"):
 
 
 class UnsetOption(TableCommand, name="unset-option"):
-    """Give table options their defaults again."""
+    """Reset table options to their defaults."""
 
     names: Annotated[list[str], argument("KEY", help="Names of options.")]
 

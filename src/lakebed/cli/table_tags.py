@@ -16,7 +16,7 @@ Lifetime = Annotated[
     str | None, option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
 ]
 SnapshotId = Annotated[int | None, option("--snapshot", help="Tag this snapshot. Default: the newest.")]
-FromTag = Annotated[str | None, option("--tag", help="Tag what this tag holds.")]
+FromTag = Annotated[str | None, option("--tag", help="Tag the snapshot of this tag.")]
 
 
 class Tags(BranchTableCommand, name="tags"):
@@ -86,7 +86,7 @@ class ReplaceTag(_Tagging, name="replace-tag"):
 
 
 class RenameTag(BranchTableCommand, name="rename-tag"):
-    """Give a tag another name."""
+    """Rename a tag."""
 
     name: TagName
     to: Annotated[str, argument("NEW", help="Its new name.")]

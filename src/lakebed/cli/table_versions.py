@@ -80,7 +80,7 @@ class Branches(TableCommand, name="branches"):
 
 
 class Why(BranchTableCommand, name="why"):
-    """Say what keeps a version, and until when."""
+    """Show what keeps a version, and until when."""
 
     version: Annotated[str, argument("VERSION", help="A snapshot id, a tag or a branch.")]
 
@@ -90,7 +90,7 @@ class Why(BranchTableCommand, name="why"):
 
 
 class CreateBranch(TableCommand, name="branch"):
-    """Fork a table: the branch has snapshots of its own and shares the files."""
+    """Create a branch of a table. It has its own snapshots and shares the files."""
 
     name: BranchName
     tag: Annotated[str | None, option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None
@@ -106,7 +106,7 @@ class CreateBranch(TableCommand, name="branch"):
 
 
 class RenameBranch(TableCommand, name="rename-branch"):
-    """Give a branch another name, with its snapshots and tags."""
+    """Rename a branch, with its snapshots and tags."""
 
     name: BranchName
     to: Annotated[str, argument("NEW", help="Its new name.")]
@@ -148,7 +148,7 @@ class FastForward(TableCommand, name="fast-forward"):
     """Make main equal to a branch, if main has not changed since the branch was created."""
 
     name: BranchName
-    dry_run: Annotated[bool, option("--dry-run", help="Only say whether it is allowed.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Report whether it is allowed; change nothing.")] = False
 
     def run(self) -> None:
         made = self.open_table().fast_forward(self.name, dry_run=self.dry_run)
@@ -161,13 +161,13 @@ class FastForward(TableCommand, name="fast-forward"):
 
 
 class Rollback(Deletion, BranchTableCommand, name="rollback"):
-    """Go back to an older version; later snapshots, tags and their files are deleted unless --as-latest."""
+    """Go back to an older version. Later snapshots and tags are deleted with their files, unless --as-latest."""
 
     version: Version = None
     tag: Annotated[str | None, option("--tag", help="Roll back to this tag.")] = None
     timestamp: Timestamp = None
     as_latest: Annotated[
-        bool, option("--as-latest", help="Keep the history: the old state becomes the newest snapshot.")
+        bool, option("--as-latest", help="Keep the history: the older version becomes the newest snapshot.")
     ] = False
 
     def run(self) -> None:
@@ -262,7 +262,7 @@ class Compact(BranchTableCommand, name="compact"):
 
     full: Annotated[bool, option("--full", help="Rewrite everything into as few files as the settings allow.")] = False
     partition: PartitionPairs = None
-    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be rewritten.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Report what would be rewritten; change nothing.")] = False
 
     def run(self) -> None:
         opened = self.open_branch()
