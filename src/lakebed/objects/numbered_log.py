@@ -14,6 +14,7 @@ A client that creates such objects by other means ignores the boundary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from typing_extensions import Buffer
@@ -94,31 +95,18 @@ class NumberedLog:
 
         Cost: as `latest`, with a GET for one HEAD.
         """
-        if self._padded:
-            for _ in range(LOOKS_MAX):
-                number = self.latest()
-                body = None if number is None else self._read_if_there(number)
-                if number is None or body is not None:
-                    return None if number is None or body is None else (number, body)
-            raise self._newest_gone()
-        start = self._start()
-        number = None if start is None else self._climb(start, exact)
-        body = None if number is None else self._read_if_there(number)
-        looks = 0
-        while body is None:
-            number = self._latest_listed()
+        look = self._latest_padded if self._padded else self._latest_listed
+        start = None if self._padded else self._start()
+        number = look() if start is None else self._climb(start, exact)
+        for _ in range(LOOKS_MAX):
+            self._seen = number
             if number is None:
                 return None
             body = self._read_if_there(number)
-            looks += 1
-            if body is None and looks == LOOKS_MAX:
-                raise self._newest_gone()
-        assert number is not None
-        self._seen = number
-        return number, body
-
-    def _newest_gone(self) -> Conflict:
-        return Conflict(
+            if body is not None:
+                return number, body
+            number = look()
+        raise Conflict(
             f"The newest object in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
             "others delete faster than this can look, or the store lists what it does not have. Try again.",
             kind="newest_unsettled",
@@ -239,22 +227,22 @@ class NumberedLog:
         except AlreadyExists as error:
             # Perhaps ours won, was passed and collected, and a late writer re-created the number.
             taken = error
-        outcome = self._create_outcome(number, write_id)
-        if outcome == "forgotten":
-            raise OutcomeUnknown(
-                f"{path} was passed by the boundary so long ago that its winner is not recorded: look, then retry",
-                kind="boundary_forgotten",
-                path=path,
-                id=number,
-            )
-        if outcome == "lost" and taken is None:
-            self.withdraw(number, write_id)
-        if outcome == "lost" and self._boundary is not None:
-            self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest number is at least this
-        if outcome == "lost" or (outcome == "open" and taken is not None):
-            raise Conflict(
-                f"{path} belongs to another writer: read the newest and try again", path=path, id=number
-            ) from taken
+        lost = Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number)
+        match self._create_outcome(number, write_id):
+            case "forgotten":
+                raise OutcomeUnknown(
+                    f"{path} was passed by the boundary so long ago that its winner is not recorded: look, then retry",
+                    kind="boundary_forgotten",
+                    path=path,
+                    id=number,
+                )
+            case "lost":
+                if taken is None:
+                    self.withdraw(number, write_id)
+                self._seen = max(self._seen or 0, self.free_from())  # the newest number is at least this
+                raise lost from taken
+            case "open" if taken is not None:
+                raise lost from taken
         if self._seen is None or self._seen < number:
             self._seen = number
         if hints:
@@ -293,21 +281,17 @@ class NumberedLog:
 
         A no-op when it is missing or another writer's. Cost: 1 GET + 1 DELETE.
         """
-        try:
+        with suppress(Unavailable):  # it lost anyway; the file is below the boundary, where a collection finds it
             body = self._read_if_there(number)
             if body is not None and self._write_id_of(body) == write_id:
                 self._store.delete([self.path(number)])
-        except Unavailable:
-            return  # it lost anyway; the file is below the boundary, where the next collection finds it
 
     def store_hint(self) -> None:
         """Write the hint with the newest number that this object has seen; best effort. Cost: 1 PUT, or nothing."""
         if self._hint_path is None or self._seen is None:
             return
-        try:
+        with suppress(Unavailable, OutcomeUnknown):  # the append is valid; readers of a stale hint check it
             self._store.put(self._hint_path, str(self._seen).encode(), durable=False)
-        except (Unavailable, OutcomeUnknown):
-            return  # the append is valid; readers of a stale hint check it
 
     def withdraw_late(self) -> list[int]:
         """Delete, for writers that died, creates that landed below the boundary, and return the numbers.
@@ -362,8 +346,8 @@ class NumberedLog:
     def _winners(self, passed_from: int, below: int, write_ids: Mapping[int, str | None]) -> dict[int, str | None]:
         """Return the write ids of all existing numbers in ``[passed_from, below)`` that are there."""
         ids = self._ids()
-        if max(ids, default=-1) < below:
-            newest = max(ids, default=None)
+        newest = max(ids, default=None)
+        if newest is None or newest < below:
             raise InvalidRequest(
                 f"the boundary of {self._folder} cannot be raised to {below}: the newest number is {newest}",
                 kind="boundary_too_high",
