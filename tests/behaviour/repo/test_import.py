@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects import open_store
@@ -23,7 +25,10 @@ from lakebed.repo.heads.importing import (
     trim_imports,
 )
 from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.outside.foreign import ForeignStores
 from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import protect
+from lakebed.repo.records.records import encode_record
 from lakebed.repo.references.branches import load_branch
 from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.view import at_reference
@@ -291,6 +296,118 @@ def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> N
     with at_reference(home, "main") as view:
         addresses = [entry.entry.address for entry in view.list() if entry.path == "in/a" and entry.entry is not None]
     assert addresses == [f"{new.root_url}/a"]
+
+
+def test_what_may_not_be_imported_is_refused_again_when_the_import_runs(
+    home: RepositoryContext, elsewhere: ObjectStore, tmp_path: Path
+) -> None:
+    """The allowed locations may have changed meanwhile, and so may the branch's protection."""
+    folder = ImportSource(f"{elsewhere.root_url}/lake", "in")
+    single = ImportSource(f"{elsewhere.root_url}/other/single", "one", "object")
+    limited = replace(home, foreign=ForeignStores(allowed=[f"file://{tmp_path}/elsewhere"]))
+    before = head(home)
+    for source in (folder, single):
+        with raises(InvalidRequest, "import_not_allowed"):
+            started(limited, source)
+        id = started(home, source)
+        with raises(InvalidRequest, "import_not_allowed"):
+            run_import(limited, id)
+        assert import_status(home, id).state == "failed"
+    id = started(home, folder)
+    protect(home, "main")
+    with raises(InvalidRequest, "protected_branch"):
+        run_import(home, id)
+    assert (import_status(home, id).state, head(home)) == ("failed", before)
+
+
+def test_a_folder_comes_below_paths_that_may_be_written(home: RepositoryContext) -> None:
+    """Others are refused before anything is recorded, by their folder, not by its objects."""
+    for destination, kind in (("_lakefs", "reserved_path"), ("_lakefs/", "reserved_path"), ("a/../b", "invalid_path")):
+        with raises(InvalidRequest, kind):
+            importing.check_sources(home, [ImportSource("memory://x/y", destination)])
+    importing.check_sources(home, [ImportSource("memory://x/y", "")])
+
+
+def test_the_state_of_each_end_is_kept(home: RepositoryContext, elsewhere: ObjectStore) -> None:
+    """What completed, failed or was cancelled is unfinished no more, cannot be cancelled and does not run again."""
+    folder = ImportSource(f"{elsewhere.root_url}/other", "in")
+    completed, cancelled, running = (started(home, folder) for _ in range(3))
+    failed = started(home, ImportSource(f"{elsewhere.root_url}/nowhere", "in"))
+    run_import(home, completed)
+    cancel_import(home, cancelled)
+    with pytest.raises(NotFound):
+        run_import(home, failed)
+    assert [record.id for record in list_unfinished_imports(home)] == [running]
+    for id, state in ((completed, "completed"), (cancelled, "cancelled"), (failed, "failed")):
+        with raises(Conflict, "import_ended"):
+            cancel_import(home, id)
+        before = head(home)
+        assert run_import(home, id).state == state
+        assert (import_status(home, id).state, head(home)) == (state, before)
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+def test_an_import_that_another_ended_stays_as_it_ended(
+    home: RepositoryContext, elsewhere: ObjectStore, state: Any
+) -> None:
+    """Whatever it is: the run that is in the middle of it moves no branch and answers with it."""
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    before = head(home)
+
+    def end_it(call: object) -> None:
+        key = home.keys.import_record(id)
+        record = replace_fields(import_status(home, id), state=state, error="by another")
+        home.key_value.set(key, encode_record(record))
+
+    home.hooks.register("pre-commit", end_it)
+    assert (run_import(home, id).state, head(home)) == (state, before)
+    assert (import_status(home, id).state, import_status(home, id).error) == (state, "by another")
+
+
+def test_progress_is_written_every_so_many_rows(
+    home: RepositoryContext, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the beginning, when that many more have come, and at the end; whoever asks sees it."""
+    monkeypatch.setattr(importing, "_PROGRESS_ROW_COUNT", 4)
+    monkeypatch.setattr(importing, "_BATCH_ROW_COUNT", 2)
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    counts: list[int] = []
+    replaced = importing._set
+
+    def noted(context: RepositoryContext, raw: bytes, record: importing.Import) -> bool:
+        counts.append(record.ingested_count)
+        return replaced(context, raw, record)
+
+    monkeypatch.setattr(importing, "_set", noted)
+    assert run_import(home, id).ingested_count == 13
+    assert counts == [0, 4, 8, 12, 13]
+
+
+def test_an_import_without_a_change_is_completed_at_the_head(home: RepositoryContext, elsewhere: ObjectStore) -> None:
+    """Its record says so to all who ask; when another run has ended it, that end is the answer."""
+    folder = ImportSource(f"{elsewhere.root_url}/lake", "in")
+    run_import(home, started(home, folder))
+    again = started(home, folder)
+    done = run_import(home, again)
+    assert (done.state, done.commit_id, done.ingested_count) == ("completed", head(home), 13)
+    assert import_status(home, again) == done
+    assert run_import(home, again) == done
+
+
+def test_an_object_without_a_checksum_is_imported(home: RepositoryContext, elsewhere: ObjectStore) -> None:
+    """The checksum of an entry is what the store calls it, without quotes; where it says nothing there is none."""
+    run_import(home, started(home, ImportSource(f"{elsewhere.root_url}/lake", "in")))
+    with at_reference(home, "main") as view:
+        entry = view.get("in/7")
+    meta = elsewhere.head("lake/7")
+    assert entry is not None
+    assert (entry.checksum, entry.size_bytes, entry.modified_ms) == (
+        (meta.etag or "").strip('"'),
+        7,
+        meta.modified_ms,
+    )
+    assert importing._entry("s3://b", replace_fields(meta, etag=None)).checksum == ""
+    assert importing._entry("s3://b", replace_fields(meta, etag='"0a-1"')).checksum == "0a-1"
 
 
 def test_a_commit_in_between_is_kept(home: RepositoryContext, elsewhere: ObjectStore) -> None:
