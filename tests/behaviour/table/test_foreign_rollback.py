@@ -425,3 +425,22 @@ def test_a_commit_that_cannot_advance_ends_with_a_sentence() -> None:
         stuck.append(rows(3))
     assert {meta.path for meta in table.store.list("manifest")} == table_files > before
     check_clean(table, [1, 2])
+
+
+def test_a_rollback_to_a_version_of_another_client_forgets_no_commit_that_it_has(clock: ManualClock) -> None:
+    """Its snapshot says nothing of users, and those before it have expired."""
+    environment = Environment(clock=clock, rng=random.Random(3))
+    store = open_store(f"memory://{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=ROWS, partition_keys=["pt"], environment=environment)
+    table.append(pa.table({"id": [1], "pt": ["a"]}), commit_user="load", commit_identifier=1)
+    table.append(pa.table({"id": [2], "pt": ["a"]}), commit_user="load", commit_identifier=2)
+    theirs = foreign_commit(table, [], merges=False, name="x")
+    table.append(pa.table({"id": [3], "pt": ["a"]}), commit_user="stream", commit_identifier=9)
+    table.create_tag("theirs", snapshot_id=theirs.id)
+    log = table.context.snapshots.log
+    log.raise_boundary(theirs.id + 1)
+    log.delete([1, 2, theirs.id])
+    table.rollback_to("theirs")
+    table.append(pa.table({"id": [2], "pt": ["a"]}), commit_user="load", commit_identifier=2)
+    table.append(pa.table({"id": [3], "pt": ["a"]}), commit_user="stream", commit_identifier=9)
+    assert sorted(table.read()["id"].to_pylist()) == [1, 2, 3]

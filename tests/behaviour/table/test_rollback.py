@@ -120,6 +120,38 @@ def test_a_rollback_only_from_a_version(bench: Any) -> None:
     assert bench.live() == ["a"]
 
 
+@pytest.mark.parametrize("keeps_history", [False, True])
+def test_what_was_rolled_back_is_not_taken_for_committed(bench: Any, keeps_history: bool) -> None:
+    """A load that is repeated by its user and identifier is there again; what the target has is known as committed."""
+    loads = [("a", 1), ("b", 2), ("c", 3)]
+    made = [bench.commit(name, commit_user="load", commit_identifier=number) for name, number in loads]
+    bench.commit("other", commit_user="stream", commit_identifier=7)
+    (bench.table.rollback_to_as_latest if keeps_history else bench.table.rollback_to)(2)
+    assert bench.commit("again", commit_user="load", commit_identifier=2).id == made[1].id
+    again = [bench.commit("c2", commit_user="load", commit_identifier=3)]
+    assert bench.live() == ["a", "b", "c2"]
+    again.append(bench.commit("other2", commit_user="stream", commit_identifier=7))
+    assert bench.live() == ["a", "b", "c2", "other2"]
+    assert [snapshot.id for snapshot in again] == [6, 7]
+    for number in (1, 2, 3):
+        bench.commit("once more", commit_user="load", commit_identifier=number)
+    assert bench.live(bench.reopen()) == ["a", "b", "c2", "other2"]
+
+
+def test_what_a_tag_has_is_known_as_committed_after_a_rollback_to_it(bench: Any) -> None:
+    """Also where its snapshot has expired."""
+    for name, number in (("a", 1), ("b", 2), ("c", 3)):
+        bench.commit(name, commit_user="load", commit_identifier=number)
+        if number == 2:
+            bench.table.create_tag("good")
+    bench.hide(1, 2)
+    bench.table.rollback_to("good")
+    bench.commit("again", commit_user="load", commit_identifier=2)
+    assert bench.live() == ["a", "b"]
+    bench.commit("c2", commit_user="load", commit_identifier=3)
+    assert bench.live() == ["a", "b", "c2"]
+
+
 def test_missing_targets() -> None:
     """A missing version is named, and no version at all is refused."""
     made = committed_world(6, seed=4)

@@ -11,11 +11,12 @@ from lakebed.objects.boundary import Boundary
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.server.iceberg.reference_objects import ReferenceObjects
-from lakebed.table.branch import branch_folder, branches, renames, tag_index, tags
+from lakebed.table.branch import branch_folder, branches, earlier_commits, renames, tag_index, tags
 from lakebed.table.branch.candidates import Role
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
+from lakebed.table.commit import commit
 from lakebed.table.iceberg import file_ids
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.fold import Fold
@@ -168,6 +169,17 @@ GUARANTEES = [
         "A rollback that is only from one version undoes none that became the newest while it was prepared.",
         pass_on(rollback._roll_back, rollback._derive, only_from=None),
         "behaviour/table/test_tag_races.py::test_a_rollback_only_from_a_version_undoes_nothing_that_came_meanwhile",
+    ),
+    Guarantee(
+        "A load that a rollback took away is written again when it is repeated, and not called committed.",
+        answer(commit._Commit._stage, earlier_commits.load_restored, lambda original, branch, target, head: head),
+        "behaviour/table/test_rollback.py::test_what_was_rolled_back_is_not_taken_for_committed",
+    ),
+    Guarantee(
+        "A rollback to a version of another client forgets no commit of a user that the version has.",
+        answer(earlier_commits.load_restored, earlier_commits.is_ours, lambda original, snapshot: True),
+        "behaviour/table/test_foreign_rollback.py"
+        "::test_a_rollback_to_a_version_of_another_client_forgets_no_commit_that_it_has",
     ),
     Guarantee(
         "A snapshot to which another client rolls back while it is being hidden is put back.",

@@ -1,11 +1,16 @@
-"""Recognise a commit that was made before, by its pair of user and identifier. Reads snapshots alone."""
+"""Recognise a commit that was made before, by its pair of user and identifier. Reads snapshots alone.
+
+Invariant: a pair is known while the newest version has what was committed with it: a rollback forgets the pairs of the
+versions that it takes away.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.inherited import InheritedState, load_inherited
+from lakebed.table.branch.inherited import InheritedState, is_ours, load_inherited
 from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 
 
@@ -34,6 +39,19 @@ def find_earlier(
         if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
             return snapshot
     return head
+
+
+def load_restored(branch: TableBranch, target: Snapshot, head: InheritedState) -> InheritedState:
+    """The state of a version that becomes the newest again; `head` is that of the newest version.
+
+    Where no snapshot of lakebed is left that would say it, it is that part of `head` which is as old as the version: a
+    pair that is forgotten for no reason would be committed twice.
+    Cost: nothing when lakebed wrote the version; else as `load_inherited`.
+    """
+    if any(is_ours(snapshot) for snapshot in newest_first(branch, target)):
+        return load_inherited(newest_first(branch, target))
+    users = {user: commit for user, commit in head.users.items() if commit.snapshot_id <= target.id}
+    return replace(head, users=users).after(target)
 
 
 def newest_first(branch: TableBranch, head: Snapshot) -> Iterator[Snapshot]:

@@ -40,7 +40,7 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.table.branch.branch_folder import find_branch_id
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.discard import discard, discard_changes
-from lakebed.table.branch.earlier_commits import find_earlier, newest_first
+from lakebed.table.branch.earlier_commits import find_earlier, load_restored, newest_first
 from lakebed.table.branch.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.branch.renames import confirm_commit
 from lakebed.table.codec.manifest import (
@@ -115,6 +115,8 @@ class StagedChange:
     """Whose index manifest and statistics hold for the result; None: those of `base`."""
     restored: bool = False
     """Whether it restores old files; every later snapshot inherits this."""
+    restores: Snapshot | None = None
+    """The version that becomes the newest again: commits after it are undone, and so not known any more."""
     live: pa.Table | None = None
     """The live entries of `base` with `commit_snapshot` resolved: written as the new base in place of its manifests.
     None: the base stays as it is."""
@@ -403,6 +405,8 @@ class _Commit:
             self._check_presence(brought)
         delta_rows = row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
+        if staged.restores is not None:
+            inherited = load_restored(self.branch, staged.restores, inherited)
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
         now_ms = self.branch.environment.clock.now_ms()
         return Snapshot(

@@ -239,7 +239,12 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
         gone = _without(live, wanted)
         back = _without(wanted, live)
         return StagedChange(
-            entries=pa.concat_tables([as_deletes(gone), back]), base=head, keeps=target, restored=True, fold_base=True
+            entries=pa.concat_tables([as_deletes(gone), back]),
+            base=head,
+            keeps=target,
+            restored=True,
+            restores=target,
+            fold_base=True,
         )
 
     return derive
