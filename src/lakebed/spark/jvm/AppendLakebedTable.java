@@ -20,6 +20,7 @@ final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelO
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    pin();
     return () -> marksRows() ? new MarkedChange(this, info.command()) : new FileRewrite(this, info.command());
   }
 

@@ -13,6 +13,7 @@ final class KeyedLakebedTable extends LakebedTable implements SupportsRowLevelOp
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    pin();
     return () -> new KeyedChange(this, info.command());
   }
 }

@@ -35,6 +35,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   final JsonNode loaded;
   private final StructType schema;
   private final Use use;
+  private volatile boolean isPinned;
   private Long created;
 
   /** What a statement does with a table. */
@@ -70,6 +71,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
 
   /** The same version of the table, for an {@link InsertingMerge}. */
   LakebedTable insertingMissing() {
+    pin();
     return of(lake, table, loaded, Use.INSERT_MISSING);
   }
 
@@ -88,10 +90,20 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return loaded.get("name").asText();
   }
 
+  /**
+   * Let an UPDATE, DELETE or MERGE read this version wherever it names the table, as all its names share this object.
+   *
+   * <p>Spark would load the table again for subqueries and sources, and not for the target of the statement, whose rows
+   * would then be looked for among those of a newer version.
+   */
+  void pin() {
+    isPinned = true;
+  }
+
   /** Spark loads a table that has a version again before it runs a statement, which would undo an InsertingMerge. */
   @Override
   public String version() {
-    return insertsMissing() ? null : snapshotId();
+    return insertsMissing() || isPinned ? null : snapshotId();
   }
 
   String snapshotId() {
