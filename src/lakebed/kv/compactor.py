@@ -47,7 +47,7 @@ class Compactor:
     """
 
     def __init__(self, location: DatabaseLocation, *, options: DatabaseOptions | None = None) -> None:
-        self._location = location
+        location = self._location = location.require_folder()
         self._options = options or DatabaseOptions()
         self._plan = partial(
             plan_compaction,

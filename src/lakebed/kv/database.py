@@ -69,6 +69,7 @@ class Database(ReadVerbs, Closing):
         check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
+        location = location.require_folder()
         claim = claim_writer(
             location,
             options=options,

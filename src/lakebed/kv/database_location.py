@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -78,6 +78,10 @@ class DatabaseLocation:
         """Raise `InvalidRequest` when the store ignores create-only puts. Cost: nothing in a lake, else the probe's."""
         if not self.is_probed:
             probe_create_only(self.store, environment=self.environment)
+
+    def require_folder(self) -> DatabaseLocation:
+        """The same place for who keeps it open; see `ObjectStore.require_folder`."""
+        return replace(self, store=self.store.require_folder())
 
     def other(self, url: str) -> DatabaseLocation:
         """Another database's location, in the same environment."""

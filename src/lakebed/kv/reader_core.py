@@ -216,6 +216,7 @@ class ReaderCore(ViewSource):
         """Acquire the newest version and show it; whether it is new. The caller holds `_polling`, or is alone."""
         moved: LakebedError | None = None
         looked_at: int | None = None
+        log_epoch = 0
         for _ in range(_TRIES_MAX):
             version = None
             try:
@@ -225,12 +226,31 @@ class ReaderCore(ViewSource):
                 if error.kind not in _MOVED_KINDS or not self._source.moves:
                     raise
                 moved = error
+                if version is not None and error.kind == LOG_MOVED:
+                    self._check_manifests(version.newest, log_epoch, error)
+                    log_epoch = error.facts["epoch"]
             except Corruption as error:
                 # It may be missing because the database moved or was destroyed: so it must be missing twice.
                 if version is None or version.newest.manifest_id == looked_at:
                     raise
                 looked_at, moved = version.newest.manifest_id, error
         raise self._moves_too_fast() from moved
+
+    def _check_manifests(self, newest: Manifest, log_epoch: int, moved: LakebedError) -> None:
+        """Raise `Corruption` when a manifest is of an older writer than a record that was seen before it was read.
+
+        A writer puts its epoch into a manifest before it writes a record.
+        """
+        if newest.writer_epoch < log_epoch:
+            raise Corruption(
+                f"The manifests of {self.url} are older than its log: the newest one, {newest.manifest_id}, is of "
+                f"epoch {newest.writer_epoch}, and {moved.facts['path']} is of epoch {log_epoch}. A part of the "
+                "database was restored, or lost: restore all of its folder to one moment, or open it for writing and "
+                "flush it to go on with what the log has.",
+                kind="manifests_older",
+                url=self.url,
+                path=moved.facts["path"],
+            ) from moved
 
     def _show(self, version: PinnedVersion) -> bool:
         manifest = version.manifest

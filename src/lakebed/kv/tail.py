@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lakebed.errors import Conflict
 from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.layout import wal_path
 from lakebed.kv.model import Manifest
 from lakebed.kv.recovery import fill, read_records
 from lakebed.kv.wal_record import WalRecord
@@ -96,6 +97,8 @@ class LogTail:
             f"epoch {newest.writer_epoch}: read the newest version and try again.",
             kind=LOG_MOVED,
             url=self._location.url,
+            epoch=record.epoch,
+            path=wal_path(record.id),
         )
 
     def _apply(self, wal_id: int, rows: pa.RecordBatch) -> None:

@@ -29,6 +29,7 @@ from lakebed.objects.driver import Driver, DriverUpload
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.path import check_folder, check_path, join_path
 from lakebed.objects.port import (
+    LASTING_KINDS,
     STREAM_CHUNK_BYTES,
     ByteRange,
     Listing,
@@ -495,6 +496,11 @@ class AccountedStore(ObjectStore):
         view._folder = join_path(self._folder, check_folder(prefix))
         return view
 
+    def require_folder(self, *, held: bool = True) -> AccountedStore:
+        view = self.sub("")
+        view._driver = self._driver.require_folder(self._folder, held=held)
+        return view
+
     def count(self) -> AbstractContextManager[RequestCounts]:
         return self._shared.counter.count(self._folder)
 
@@ -563,7 +569,7 @@ class AccountedStore(ObjectStore):
 
 def _is_retried(error: LakebedError, *, repeatable: bool) -> bool:
     """Whether a request may be made again after an error, because that is harmless and may help."""
-    if error.kind == "disk_full":
+    if error.kind in LASTING_KINDS:
         return False
     return isinstance(error, Unavailable) or (repeatable and isinstance(error, OutcomeUnknown))
 

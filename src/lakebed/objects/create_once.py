@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import LASTING_KINDS, ObjectStore
 from lakebed.runtime import Environment
 
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def create_once(
 
     Raises:
         AlreadyExists: another object is there.
-        Unavailable: kind ``disk_full``; no attempt had an effect, and waiting would not help.
+        Unavailable: of `LASTING_KINDS`; no attempt had an effect, and waiting would not help.
         OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may exist, or still land. Kind
             ``unsynced``: it is there, and may be gone after a power loss; no second sync would tell.
     Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
@@ -69,7 +69,7 @@ def create_once(
         try:
             store.put(path, body, create_only=True)
         except (Unavailable, OutcomeUnknown) as error:
-            if error.kind == "unsynced" or (error.kind == "disk_full" and unclear is None):
+            if error.kind == "unsynced" or (error.kind in LASTING_KINDS and unclear is None):
                 raise
             unclear = error
         except AlreadyExists:

@@ -52,6 +52,10 @@ class Driver(Protocol):
     def range_gap_bytes_max(self) -> int:
         """The largest gap between two ranges that is read, because another request would take longer."""
 
+    def require_folder(self, folder: str, *, held: bool) -> Driver:
+        """The driver for `ObjectStore.require_folder` of a folder. Where there are no folders, the driver itself."""
+        return self
+
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """One GET."""
 

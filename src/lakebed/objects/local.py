@@ -9,6 +9,8 @@ Owns: the system calls. Invariants:
   a store first writes such a file into their folder, a day after they were made.
 - Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
   link with which another program replaces a checked folder is not noticed: permissions must prevent that.
+- A root that was there is not made anew: it was renamed or removed, and what is written under its old name would not be
+  found where the rest is. The same holds for the folder of a view that requires it.
 - Listing order is that of the whole path, though a folder is read at a time: a folder sorts as its name with a slash.
 
 Does not know: network file systems, whose ``link`` and ``fsync`` promise less; they are not supported.
@@ -16,14 +18,16 @@ Does not know: network file systems, whose ``link`` and ``fsync`` promise less; 
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import os
 import re
 import stat
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar, cast
 
 from typing_extensions import Buffer
@@ -48,6 +52,7 @@ _IO_BYTES_MAX: Final = 1 << 30
 
 _TEMPORARY: Final = re.compile(r"\.lakebed-[0-9a-f]{16}\.tmp")
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_PLACE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _O_TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
@@ -142,6 +147,14 @@ class LocalDriver(Driver):
         self._durable: dict[str, None] = {}
         self._tidied: set[str] = set()
         self._memory_count_max = folder_memory_count_max
+        self._had_root = os.path.isdir(self._root)
+        self._required: _RequiredFolder | None = None
+
+    def require_folder(self, folder: str, *, held: bool) -> LocalDriver:
+        """See `Driver.require_folder`. Cost: if `held`, a descriptor for the life of the view, and a stat a write."""
+        view = copy.copy(self)
+        view._required = _RequiredFolder(self._place(folder), held=held)
+        return view
 
     @property
     def root_url(self) -> str:
@@ -243,6 +256,7 @@ class LocalDriver(Driver):
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
         """Write a hidden file in the same folder, then link it (create-only) or rename it (replacing) to its name."""
         self._check(path)
+        self._check_required("write", path)
         folder, _, name = path.rpartition("/")
         place = f"{self._root}/{folder}" if folder else self._root
         for _ in range(_PUT_TRIES_MAX):
@@ -298,6 +312,7 @@ class LocalDriver(Driver):
         paths = [path for path, _ in objects]
         for path in paths:
             self._check(path)
+        self._check_required("write", paths[0])
         parents: dict[str, int] = {}
         descriptors: list[int] = []
         try:
@@ -334,6 +349,7 @@ class LocalDriver(Driver):
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _LocalUpload:
         """Open a file in the object's folder, without a name or hidden."""
         self._check(path)
+        self._check_required("write", path)
         folder = path.rpartition("/")[0]
         place = self._place(folder)
         for _ in range(_PUT_TRIES_MAX):
@@ -364,6 +380,7 @@ class LocalDriver(Driver):
     @contextmanager
     def writing(self, path: str) -> Iterator[None]:
         """Translate the failures of system calls of an upload."""
+        self._check_required("write", path)
         try:
             yield
         except _NamedError as named:
@@ -442,12 +459,20 @@ class LocalDriver(Driver):
 
     def _make_folder(self, folder: str) -> None:
         """Create a folder and those above it; `_sync_parents` makes them durable."""
+        required = self._required
+        if self._had_root and not os.path.isdir(self._root):
+            raise self._moved("write", folder, self._root)
+        if required is not None and required.is_gone():
+            raise self._moved("write", folder, required.place)
         self._checked.clear()
         self._durable.clear()
         try:
             os.makedirs(self._place(folder), exist_ok=True)
         except OSError as error:
             raise self._translate(error, "make the folder", folder) from error
+        self._had_root = True
+        if required is not None:
+            required.look()
         self._check_real(folder)
 
     def _sync_parents(self, folder: str) -> None:
@@ -517,6 +542,7 @@ class LocalDriver(Driver):
         folders: dict[str, None] = {}
         for path in paths:
             self._check(path)
+            self._check_required("delete", path)
             try:
                 os.unlink(f"{self._root}/{path}")
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -639,7 +665,22 @@ class LocalDriver(Driver):
                     path=folder,
                 )
         if stat.S_ISDIR(mode):
+            self._had_root = True
             _remember(self._checked, folder, self._memory_count_max)
+
+    def _check_required(self, verb: str, path: str) -> None:
+        """Refuse a change in a view whose folder is not the one that it was."""
+        if self._required is not None and self._required.is_other():
+            raise self._moved(verb, path, self._required.place)
+
+    def _moved(self, verb: str, path: str, place: str) -> Unavailable:
+        what = "is another folder than the one that was opened" if os.path.isdir(place) else "is not there any more"
+        return Unavailable(
+            f"lakebed does not {verb} {self.root_url}/{path}: {place} {what}. It was renamed or removed while it was "
+            "in use: move it back, or close what is open there and open the folder by its new name.",
+            kind="folder_moved",
+            path=path,
+        )
 
     def _vanishing(self, path: str) -> Unavailable:
         return Unavailable(
@@ -685,6 +726,46 @@ class LocalDriver(Driver):
         if code in _FULL:
             return Unavailable(f"the disk is full: lakebed could not {verb} {what}", kind="disk_full", path=path)
         return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
+
+
+class _RequiredFolder:
+    """The folder of a view: is it still there, and the same? What was never there may be made."""
+
+    def __init__(self, place: str, *, held: bool) -> None:
+        self.place = place
+        self._is_held = held
+        self._was_there = False
+        self._identity: tuple[int, int] | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Note that the folder is there; one that is to be held is opened, so that its number is given to no other."""
+        self._was_there = self._was_there or os.path.isdir(self.place)
+        if self._is_held and self._identity is None and self._was_there:
+            with suppress(OSError):
+                descriptor = os.open(self.place, _OPEN_PLACE)
+                weakref.finalize(self, os.close, descriptor)
+                self._identity = _identity(os.fstat(descriptor))
+
+    def is_gone(self) -> bool:
+        """Whether a folder that was there is not. Cost: 1 system call."""
+        return self._was_there and not os.path.isdir(self.place)
+
+    def is_other(self) -> bool:
+        """Whether a folder that is held has lost its name. Cost: 1 system call; for one that is not held none."""
+        if not self._is_held:
+            return False
+        if self._identity is None:
+            self.look()
+            return False
+        try:
+            return _identity(os.stat(self.place)) != self._identity
+        except OSError:
+            return True
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _pages_of(names: Iterator[R], page_count: int) -> Iterator[Sequence[R]]:

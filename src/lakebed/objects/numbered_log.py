@@ -210,7 +210,7 @@ class NumberedLog:
         Raises:
             Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
             OutcomeUnknown: the store gave no clear answer, or too many markers have passed the number since.
-            Unavailable: kind ``disk_full`` only, and nothing happened; with any other kind that would be unknown.
+            Unavailable: of `LASTING_KINDS` only, and nothing happened; with any other kind that would be unknown.
         Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT a try and 1 GET.
         """
         assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"

@@ -36,6 +36,10 @@ ByteRange = tuple[int, int]
 """Half-open ``(start, end)`` in bytes."""
 
 
+LASTING_KINDS: Final = frozenset({"disk_full", "folder_moved"})
+"""Kinds of `Unavailable` that no waiting ends, by themselves: nothing happened, and such a request is not repeated."""
+
+
 class ObjectMeta(msgspec.Struct, frozen=True):
     """The metadata of an object. Listings create one for every name, so it is cheap."""
 
@@ -158,7 +162,8 @@ class ObjectStore(Protocol):
 
         Raises:
             AlreadyExists: ``create_only`` and the object exists. After a lost reply it may be ours (`create_once`).
-            Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may exist.
+            Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may exist. Kinds of
+                `LASTING_KINDS` stay until somebody acts.
         Cost: 1 PUT.
         """
 
@@ -259,6 +264,19 @@ class ObjectStore(Protocol):
 
     def sub(self, prefix: str) -> ObjectStore:
         """Return a view of one folder that cannot leave it. It shares counters and limits with this store."""
+
+    def require_folder(self, *, held: bool = True) -> ObjectStore:
+        """Return a view of the same folder for what stays open, such as a database.
+
+        Once a local folder was renamed or removed, the view does not make it anew, where an acknowledged write would
+        not be found: that is `Unavailable`, kind ``folder_moved``. A folder that is not there yet is made once.
+
+        Args:
+            held: also write and delete nothing in another folder that was put in its place.
+
+        Cost: if `held`, a descriptor for the life of the view, and a system call a write; on object stores nothing.
+        """
+        return self
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         """Count requests made inside the ``with`` block, by this store and its sub-stores, from all threads."""

@@ -46,6 +46,44 @@ def test_a_write_to_a_log_of_an_earlier_moment_is_not_acknowledged(fleet: FleetI
         assert client.main.get(b"k2") == b"v"
 
 
+def test_a_log_that_is_newer_than_the_ledger_is_said_to_be(fleet: FleetInProcess) -> None:
+    """It has given up rows that the ledger does not know: the node asked for them, and committed nothing, for ever."""
+    record = fleet.ledger.tenant(ORDERS, fresh=True)
+    objects = {meta.path: bytes(fleet.storage.get(meta.path)) for meta in fleet.storage.list()}
+    main = fleet.tenant(ORDERS).main
+    for number in range(3, 8):
+        main.put(b"k%d" % number, b"v")
+    main.checkpoint()
+    fleet.wait(120)  # until the log is pruned
+    assert fleet.log.bounds(log_key(ORDERS, MAIN)).first == 9
+    fleet.kill("n1")
+    fleet.locals.clear()
+    fleet.storage.delete([meta.path for meta in fleet.storage.list()])
+    for path, body in objects.items():
+        fleet.storage.put(path, body)
+    fleet.ledger.change(ORDERS, lambda now: Step(None, record))
+    fleet.restart_control()
+    fleet.start("n1")
+    client = fleet.tenant(ORDERS)
+    assert client.main.catch_up() == 8
+    began_s = fleet.clock.monotonic_s()
+    for _ in range(2):
+        with raises(Corruption, "log_newer", lsn=3, first=9, match="restore ledger, log and storage to one moment"):
+            client.main.get(b"k7")
+    assert fleet.clock.monotonic_s() - began_s < 5
+    assert fleet.tenant(ORDERS).main.get(b"k2") == b"v"
+    fleet.wait(60)
+    assert fleet.ledger.tenant(ORDERS, fresh=True).next_txn < record.next_txn + 5, "commits of nothing went on"
+
+
+def test_a_timeline_that_only_the_ledger_has_is_said_to_be_dropped(fleet: FleetInProcess) -> None:
+    """As of a ledger that was restored to a time before it was dropped."""
+    main = fleet.tenant(ORDERS).main
+    fleet.log.drop(log_key(ORDERS, MAIN))
+    with raises(Corruption, "log_newer", lsn=3, first=None, match="dropped the timeline"):
+        main.get(b"k0", lsn=4)
+
+
 def test_a_client_goes_on_when_all_parts_went_back(fleet: FleetInProcess) -> None:
     """It knows a route of before; log and ledger agree."""
     client = fleet.tenant(ORDERS)

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 import lakebed.repo
-from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Corruption,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from lakebed.objects import open_store
 from lakebed.reclaim import sweep
 from lakebed.repo import Repositories, Repository, RepositoryOptions
@@ -233,6 +242,23 @@ def mixed() -> Iterator[tuple[Storage, Storage]]:
     yield first, second
     with second.open() as home:
         assert home.repository("analytics").branch().get("a") == second.url.encode()
+
+
+def test_an_upload_does_not_make_the_folder_of_a_repository_anew(tmp_path: Path, storage: Storage) -> None:
+    """It was acknowledged, and gone once the folder had its name again."""
+    folder, elsewhere = tmp_path / "analytics.repo", tmp_path / "elsewhere"
+    with storage.open(store=open_store(tmp_path, environment=storage.environment)) as home:
+        branch = home.create("analytics", namespace="analytics.repo").branch()
+        branch.put("a", b"1")
+        folder.rename(elsewhere)
+        for body in (b"2", bytes(20 << 20)):
+            with raises(Unavailable, "folder_moved", match=r"analytics\.repo is not there any more.*move it back"):
+                branch.put("a", body)
+        assert not folder.exists()
+        elsewhere.rename(folder)
+        assert branch.get("a") == b"1"
+        branch.put("a", b"3")
+        assert branch.get("a") == b"3"
 
 
 def test_records_of_another_storage_are_refused(mixed: tuple[Storage, Storage]) -> None:

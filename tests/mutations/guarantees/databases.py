@@ -63,6 +63,8 @@ from mutations.defects import (
 )
 from mutations.guarantee import Guarantee
 
+MOVED = "behaviour/kv/test_moved_folder.py::test_a_write_to_a_folder_that_is_gone_is_not_acknowledged"
+
 
 def sort_with_old_pieces(original, self, *args, **kwargs):
     """Take what was sorted before for what is to be shown, whatever was taken back since."""
@@ -461,6 +463,18 @@ GUARANTEES = [
         "A file of a database that could not be synced is written anew before the log goes.",
         never(tree.Tree._write, lambda it: it.kind),
         "unit/lsm/test_tree.py::test_a_file_that_could_not_be_synced_is_written_anew",
+    ),
+    Guarantee(
+        "No write is acknowledged in a folder that is made anew under the name of an open database's.",
+        several(
+            returns(local._RequiredFolder.is_gone, value=False), returns(local._RequiredFolder.is_other, value=False)
+        ),
+        f"{MOVED}[True-rename]",
+    ),
+    Guarantee(
+        "No write is acknowledged in another folder that was put in the place of an open database's.",
+        returns(local._RequiredFolder.is_other, value=False),
+        f"{MOVED}[False-restore_a_copy]",
     ),
     Guarantee(
         "A large upload to a folder replaces no object.",

@@ -17,7 +17,7 @@ from lakebed.http import endpoint, memory, replies
 from lakebed.http.application import RouteTable
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.postgres_connections import Connections
-from lakebed.objects import create_once
+from lakebed.objects import create_once, local
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, drop, fs
 from lakebed.repo.collect import addresses, collect
@@ -223,6 +223,11 @@ GUARANTEES = [
         "A listing over S3 that begins inside of a branch does not leave out the rest of the branch.",
         returns(s3_listing._is_cut, value=False),
         "behaviour/server/s3/test_listing.py::test_a_page_that_begins_inside_of_a_branch",
+    ),
+    Guarantee(
+        "No upload is acknowledged in a folder that is made anew under the name of a repository's.",
+        returns(local._RequiredFolder.is_gone, value=False),
+        "behaviour/repo/test_repositories.py::test_an_upload_does_not_make_the_folder_of_a_repository_anew",
     ),
     # ---- collection
     Guarantee(

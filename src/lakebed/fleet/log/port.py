@@ -349,3 +349,21 @@ def log_ends_before(timeline: str, *, lsn: int, last: int) -> Corruption:
         path=timeline,
         last=last,
     )
+
+
+def log_newer(timeline: str, *, lsn: int, first: int | None) -> Corruption:
+    """The error for a log that gave up records which were never committed.
+
+    Args:
+        lsn: the last that is committed or ingested.
+        first: the first LSN that the log has; None: it has dropped the timeline.
+    """
+    given_up = "it has dropped the timeline" if first is None else f"it begins with LSN {first}"
+    return Corruption(
+        f"The log of {timeline} is of a later moment than the ledger: {given_up}, and LSN {lsn} is the last that was "
+        "committed. Rows behind it cannot be read: stop the fleet, and restore ledger, log and storage to one moment.",
+        kind="log_newer",
+        path=timeline,
+        lsn=lsn,
+        first=first,
+    )

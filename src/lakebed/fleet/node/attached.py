@@ -341,6 +341,10 @@ class AttachedTenant:
 
     def _ask(self, transaction: OpenTransaction) -> bool:
         context = self._context
+        is_new = transaction.request is None
+        refusals = [
+            (timeline, error) for timeline in self.timelines.values() if (error := timeline.refusal) is not None
+        ]
         request = transaction.freeze()
         transaction.put_frozen()
         transaction.is_sent = True
@@ -354,6 +358,9 @@ class AttachedTenant:
             raise InternalError(f"the commit of {self.tenant} was granted without the next transaction")
         following = transaction.successor(txn=reply.txn, generation=reply.generation or request.generation)
         self._apply_grant(following)
+        if is_new:
+            for timeline, error in refusals:
+                timeline.stop_behind(error)
         try:
             following.store()
         except Unavailable as error:  # then a restart asks with the old request again
@@ -483,7 +490,7 @@ class AttachedTenant:
         except LakebedError as error:
             if is_pruned(error) or (error.kind == "timeline_not_found" and timeline.last_lsn):
                 # Another attachment has committed more, or dropped the timeline: the rejection says so.
-                self.is_asked = True
+                self.is_asked, timeline.refusal = True, error
             raise
         if count:
             _ROWS.add(count)

@@ -65,6 +65,7 @@ class NodeSite(FleetSite["NodeCall"]):
         "file_gone": 421,
         "lsn_not_reached": 425,
         "log_forked": 409,
+        "log_newer": 409,
         "row_too_large": 413,
     }
 

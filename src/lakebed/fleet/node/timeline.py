@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.fleet.layout import log_key
-from lakebed.fleet.log.port import Log
+from lakebed.fleet.log.port import Log, log_newer
 from lakebed.fleet.log.record import LogRecord, check_follows
 from lakebed.fleet.model import LogMark, Policy, TimelineIndex
 from lakebed.fleet.node.options import NodeOptions
@@ -73,7 +73,9 @@ class Timeline:
         self.is_read_only = index.is_read_only
         self.log_key = log_key(tenant, index.id)
         self.problem: LakebedError | None = None
-        """Why nothing more is ingested: the log has another history."""
+        """Why nothing more is ingested: the log has another history, or is of a later moment than the ledger."""
+        self.refusal: LakebedError | None = None
+        """Why the log gave no rows: others seem to have committed more, or dropped the timeline. A commit tells."""
         self.log_last = index.lsn
         """The last LSN in the log, as it was seen last."""
         self._index = index
@@ -178,7 +180,7 @@ class Timeline:
         """Read records from the log into the memtable; how many rows.
 
         Raises:
-            Corruption: ``log_forked``: the timeline stops.
+            Corruption: ``log_forked``, ``log_newer``: the timeline stops.
             Conflict: ``log_pruned``: another attachment has committed more than we have.
             NotFound: the log does not have the timeline.
             Unavailable: the log does not answer.
@@ -192,8 +194,17 @@ class Timeline:
             except Corruption as error:
                 self.problem = error
                 raise
-            self.log_last = max(self.log_last, self._mark.lsn)
+            self.log_last, self.refusal = max(self.log_last, self._mark.lsn), None
             return count
+
+    def stop_behind(self, refusal: LakebedError) -> None:
+        """Ingest nothing more: a commit that began after the log had refused us was granted.
+
+        So no other attachment has committed what the log has given up, and asking again would not end.
+        """
+        self.refusal, first = None, refusal.facts.get("first")
+        if self.problem is None and (first is None or self._mark.lsn < first - 1):
+            self.problem = log_newer(self.log_key, lsn=self._mark.lsn, first=first)
 
     def _take(self, record: LogRecord) -> int:
         mark = check_follows(self.log_key, self._mark, record)

@@ -399,10 +399,11 @@ class LocalCatalog(Catalog):
         return made
 
     def _make_context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
+        store = self.store.sub(namespace_folder(record.namespace, root_url=self.url))
         return make_context(
             name,
             record,
-            store=self.store.sub(namespace_folder(record.namespace, root_url=self.url)),
+            store=store.require_folder(held=False),  # a server may have thousands of repositories
             key_value=self.key_value,
             options=self.options,
             environment=self.environment,
