@@ -56,6 +56,11 @@ class Log:
         if self._logger.isEnabledFor(logging.INFO):
             self._logger.info(message, extra={"fields": fields})
 
+    def warning(self, message: str, /, **fields: Any) -> None:
+        """Log what its user should know while it lasts: the command line prints it."""
+        if self._logger.isEnabledFor(logging.WARNING):
+            self._logger.warning(message, extra={"fields": fields})
+
 
 def logger(package: str) -> Log:
     """The log of a package, ``objects``."""
@@ -84,14 +89,18 @@ def write_to(stream: TextIO, *, detailed: bool, json: bool) -> logging.Handler:
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if json else _Text())
-    root = logging.getLogger(_ROOT)
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if detailed else logging.INFO)
+    logging.getLogger(_ROOT).setLevel(logging.DEBUG if detailed else logging.INFO)
+    return add(handler)
+
+
+def add(handler: logging.Handler) -> logging.Handler:
+    """Hand records to a handler, until `remove`."""
+    logging.getLogger(_ROOT).addHandler(handler)
     return handler
 
 
 def remove(handler: logging.Handler) -> None:
-    """Remove a handler of `write_to`."""
+    """Remove a handler of `write_to` or `add`."""
     root = logging.getLogger(_ROOT)
     root.removeHandler(handler)
     root.setLevel(logging.NOTSET)

@@ -8,15 +8,17 @@ neither Arrow nor Spark.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import click
 from click.exceptions import Exit, NoArgsIsHelpError
+from typing_extensions import override
 
 import lakebed
 from lakebed import log
@@ -138,7 +140,7 @@ def _run_parsed(parsed: Parsed, arguments: list[str], *, json: bool) -> None:
     standard.stops_with_output(is_answer(parsed.spec.path))
     command = parsed.command()
     notes = list(command.warnings())
-    with _log_to_stderr(detailed=command.verbose > 1, json=json) if command.verbose else nullcontext():
+    with _log_to_stderr(detailed=command.verbose > 1, json=json) if command.verbose else _note_warnings(json=json):
         if not json:
             output.notes(notes, json=False)
         started_s = _CLOCK.monotonic_s()
@@ -159,6 +161,28 @@ def _run_parsed(parsed: Parsed, arguments: list[str], *, json: bool) -> None:
 def _log_to_stderr(*, detailed: bool, json: bool) -> Iterator[None]:
     """Log to standard error while the block runs."""
     handler = log.write_to(sys.stderr, detailed=detailed, json=json)
+    try:
+        yield
+    finally:
+        log.remove(handler)
+
+
+class _Notes(logging.Handler):
+    """Prints records as notes."""
+
+    def __init__(self, *, json: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._is_json = json
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        output.notes([log.redact(record.getMessage())], json=self._is_json)
+
+
+@contextmanager
+def _note_warnings(*, json: bool) -> Iterator[None]:
+    """Print what a user should know while a block runs, such as that a server is waited for."""
+    handler = log.add(_Notes(json=json))
     try:
         yield
     finally:

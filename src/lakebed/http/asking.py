@@ -8,8 +8,10 @@ service, or which requests may be repeated.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -26,6 +28,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
+from urllib3.response import HTTPResponse
 from urllib3.util import parse_url
 
 from lakebed import errors
@@ -53,6 +56,10 @@ _SENT_TOGETHER_MAX: Final = 64 << 10
 """Bytes of a body that is copied behind its head: a larger one costs more to copy than to send apart."""
 
 
+_wait_for_reply: Final[ContextVar[Callable[[socket.socket], None] | None]] = ContextVar("_wait_for_reply", default=None)
+"""What waits for the first byte of the reply to a request of this thread; None: nothing but the limit of its time."""
+
+
 class SendingOnce(HTTPConnection):
     """A connection that sends the head of a request and a short body at once: sender and receiver wake up once.
 
@@ -61,6 +68,14 @@ class SendingOnce(HTTPConnection):
 
     _parts: list[bytes] | None = None
     """What is to be sent of a request with a short body, until all of it is there."""
+
+    @override
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 does
+        """The reply, once it begins, or its caller does not wait for it any longer."""
+        wait = _wait_for_reply.get()
+        if wait is not None and self.sock is not None:
+            wait(self.sock)
+        return super().getresponse()
 
     @override
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
@@ -158,7 +173,14 @@ class Connections:
         return made.pool
 
     def request(
-        self, method: str, endpoint: str, path: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
+        self,
+        method: str,
+        endpoint: str,
+        path: str,
+        *,
+        retries: urllib3.Retry | Literal[False] = False,
+        wait: Callable[[socket.socket], None] | None = None,
+        **options: Any,
     ) -> urllib3.BaseHTTPResponse:
         """One request, as `urllib3.HTTPConnectionPool.urlopen`; no redirect is followed.
 
@@ -166,11 +188,16 @@ class Connections:
             endpoint: URL of the server; it is parsed once, which for each request would take a quarter of its time.
             path: below it, with the query.
             retries: whether, and how, it is repeated when its connection breaks.
+            wait: is called with the connection, and returns when the reply begins, or raises `TimeoutError`.
         """
         scheme, _, host, port, prefix, _, _ = _parse_endpoint(endpoint)
         server = self._current_pool().connection_from_host(host, port, scheme)
         target = (prefix or "") + path
-        return server.urlopen(method, target, retries=retries, redirect=False, assert_same_host=False, **options)
+        token = _wait_for_reply.set(wait)
+        try:
+            return server.urlopen(method, target, retries=retries, redirect=False, assert_same_host=False, **options)
+        finally:
+            _wait_for_reply.reset(token)
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -182,7 +209,7 @@ REPLY_S: Final = 1.0
 REPLY_S_MAX: Final = 10.0
 """Longest time of a request that took too long before."""
 _CONNECT_S: Final = 1.0
-_HEALTH_PATH: Final = "/healthcheck"
+HEALTH_PATH: Final = "/healthcheck"
 _HEALTH_S: Final = 0.25
 _HEALTH_S_MAX: Final = 2.0
 _HEALTH_TRIES: Final = 3
@@ -390,7 +417,7 @@ class Servers:
         """Whether a process answers a question for its health, whatever it says. Raises nothing."""
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
-            self._pool.request("GET", endpoint, _HEALTH_PATH, headers=self._headers, timeout=timeout)
+            self._pool.request("GET", endpoint, HEALTH_PATH, headers=self._headers, timeout=timeout)
         except HTTPError:
             return False
         return True
@@ -447,7 +474,7 @@ def ask_health(endpoint: str, limit_s: float) -> str | None:
     with urllib3.PoolManager(num_pools=1, ssl_context=client_context()) as pool:
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
-            reply = pool.request("GET", endpoint + _HEALTH_PATH, timeout=timeout, retries=False, redirect=False)
+            reply = pool.request("GET", endpoint + HEALTH_PATH, timeout=timeout, retries=False, redirect=False)
             return decode_json(reply.data, _Health).status
         except (HTTPError, msgspec.DecodeError, UnicodeDecodeError):
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import socket
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +16,13 @@ import pytest
 
 import lakebed.repo
 from lakebed.clock import SystemClock
-from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
 from lakebed.repo.repositories import Repositories, local_catalog
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport import http_client
 from lakebed.repo.transport.http_catalog import HttpCatalog
 from lakebed.repo.transport.http_client import Client
 from lakebed.repo.transport.http_transport import HttpTransport
@@ -423,9 +426,7 @@ def test_a_lost_answer_is_unknown_or_asked_again() -> None:
     """A server that hangs up instead of answering: a read is asked again, a change is not, for it may be made."""
     asked: list[str] = []
     with listen(lambda request: asked.append(request.path)) as port:
-        client = Client(f"http://127.0.0.1:{port}", access_key="a", secret="b")
-        facts = RepositoryFacts("analytics", "", "", "", "main", 0, {}, is_read_only=False)
-        main = Repository(HttpTransport(client, facts)).branch()
+        main = repository_at(port).branch()
         with pytest.raises(OutcomeUnknown):
             main.commit("x")
         assert len(asked) == 1
@@ -435,6 +436,57 @@ def test_a_lost_answer_is_unknown_or_asked_again() -> None:
         with pytest.raises(Unavailable):
             main.head()
         assert len(asked) == 4
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client asks soon whether a silent server lives."""
+    for name, seconds in {"_NOTE_S": 0.05, "_SILENT_S": 0.1, "_HEALTH_S": 0.2}.items():
+        monkeypatch.setattr(http_client, name, seconds)
+
+
+def repository_at(port: int) -> Repository:
+    """A repository behind a server that need not be one."""
+    client = Client(f"http://127.0.0.1:{port}", access_key="a", secret="b")
+    facts = RepositoryFacts("analytics", "", "", "", "main", 0, {}, is_read_only=False)
+    return Repository(HttpTransport(client, facts))
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_server_that_stands_still_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """It takes connections and says nothing, as one that is stopped: a read was silent for eight minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        shop = repository_at(port)
+        with raises(Unavailable, "unavailable", match="does not answer"):
+            shop.branch().head()
+        with raises(OutcomeUnknown, "outcome_unknown"):
+            shop.branch().commit("x")
+        with raises(OutcomeUnknown, "outcome_unknown"):  # a long call, which has no limit
+            shop.collect()
+    waiting = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert waiting == [f"waiting for a reply of http://127.0.0.1:{port}"] * 3
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_server_that_takes_its_time_is_waited_for() -> None:
+    """It says that it lives."""
+    asked: list[str] = []
+    enough = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.path)
+        if request.path == "/healthcheck":
+            if asked.count("/healthcheck") == 5:
+                enough.set()
+            return Reply(404)
+        assert enough.wait(30)
+        return Reply(418)
+
+    with listen(answer) as port, pytest.raises(LakebedError):
+        repository_at(port).branch().head()
+    assert asked[1:6] == ["/healthcheck"] * 5
+    assert len([path for path in asked if path != "/healthcheck"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,25 @@ error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn, TypeVar
+from math import inf
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import msgspec
 import urllib3
-from typing_extensions import Buffer
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, SSLError
+from typing_extensions import Buffer, override
+from urllib3.connectionpool import ConnectionPool
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, ReadTimeoutError, SSLError
+from urllib3.util.wait import wait_for_read
 
+from lakebed.clock import SystemClock
 from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply, untrusted, with_query
+from lakebed.http.asking import HEALTH_PATH, Connections, check_endpoint, error_of, read_reply, untrusted, with_query
+from lakebed.log import logger
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -28,11 +36,43 @@ SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
 API: Final = "/api/v1"
 _CONNECT_S: Final = 10.0
 READ_S: Final = 120.0
-"""How long a server may be silent by default."""
+"""How long a server that lives may take for a reply by default."""
+_NOTE_S: Final = 5.0
+"""Silence after which it is said that a server is waited for."""
+_SILENT_S: Final = 15.0
+"""Silence after which a server is asked whether it lives, and again after as long."""
+_HEALTH_S: Final = 10.0
+"""How long it may take to answer that."""
+_HEALTH_TRIES: Final = 3
+"""Questions in a row without an answer after which it is not waited for: it stands still, or is cut off."""
 _CONNECTIONS_MAX: Final = 64
-_RETRY_READS: Final = urllib3.Retry(
+
+
+class _RetryBroken(urllib3.Retry):
+    """Retries when the connection breaks, and not when the server is silent: it would be as long the next time."""
+
+    @override
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: urllib3.BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        _pool: ConnectionPool | None = None,
+        _stacktrace: TracebackType | None = None,
+    ) -> Self:
+        """The retries that are left; arguments as urllib3's."""
+        if isinstance(error, ReadTimeoutError):
+            raise error
+        return super().increment(method, url, response, error, _pool, _stacktrace)
+
+
+_RETRY_READS: Final = _RetryBroken(
     3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
 )
+
+_CLOCK: Final = SystemClock()
+_LOG: Final = logger("repo")
 
 T = TypeVar("T")
 
@@ -99,7 +139,7 @@ class Client:
             content: the body, or its chunks as they come; an error of the iterator is raised as it is.
             again: try again when the connection breaks.
             preload: read the reply's body; else the caller reads and closes it.
-            read_s: how long the server may be silent; None: without a limit.
+            read_s: how long the reply may take; None: as long as the server lives.
 
         Raises:
             The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
@@ -116,6 +156,7 @@ class Client:
                 retries=_RETRY_READS if again else False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
                 preload_content=preload,
+                wait=lambda connection: self._wait(connection, read_s),
             )
         except HTTPError as error:
             if body is not None and body.error is not None:
@@ -127,6 +168,30 @@ class Client:
             with self.reading(reply):
                 reply.read(cache_content=True)
         raise error_of(reply, endpoint=self.endpoint, again=again)
+
+    def _wait(self, connection: socket.socket, reply_s: float | None) -> None:
+        """Return when a reply begins. Raises `TimeoutError`: it takes too long, or the server stands still."""
+        began_s = _CLOCK.monotonic_s()
+        ends_s = began_s + (inf if reply_s is None else reply_s)
+        if _has_reply(connection, min(_NOTE_S, ends_s - began_s)):
+            return
+        _LOG.warning(f"waiting for a reply of {self.endpoint}", seconds=_NOTE_S)
+        look_s, silences = began_s + _SILENT_S, 0
+        while (now_s := _CLOCK.monotonic_s()) < ends_s and silences < _HEALTH_TRIES:
+            if now_s >= look_s:
+                silences = 0 if self._is_alive() else silences + 1
+                look_s = now_s + (_HEALTH_S if silences else _SILENT_S)
+            if _has_reply(connection, max(0.0, min(look_s, ends_s) - _CLOCK.monotonic_s())):
+                return
+        raise TimeoutError(f"no reply for {_CLOCK.monotonic_s() - began_s:.0f} s")
+
+    def _is_alive(self) -> bool:
+        """Whether the server, or a proxy before it, answers anything."""
+        try:
+            self._pool.request("GET", self.endpoint, HEALTH_PATH, timeout=urllib3.Timeout(_HEALTH_S))
+        except HTTPError:
+            return False
+        return True
 
     @contextmanager
     def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
@@ -159,6 +224,12 @@ class Client:
             "look before you try again.",
             kind="outcome_unknown",
         ) from error
+
+
+def _has_reply(connection: socket.socket, wait_s: float) -> bool:
+    """Whether a connection has something to read within a time; its end too."""
+    is_decrypted = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
+    return is_decrypted or wait_for_read(connection, wait_s)
 
 
 _JSON: Final = {"Content-Type": "application/json"}
