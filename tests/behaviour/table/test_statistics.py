@@ -15,7 +15,7 @@ import pytest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.repair import repair_statistics, repair_url
 from lakebed.objects.open import open_store
-from lakebed.table.model.model import STATS_VERSION
+from lakebed.table.model.model import STATS_VERSION, DataField
 from lakebed.table.table import Table
 
 NAN = float("nan")
@@ -88,6 +88,38 @@ def test_zero_bounds_include_both_zeros(kind: pa.DataType, values: tuple[float, 
     (file,) = table.system("files").to_pylist()
     assert ('"x":-0.0' in file["min_value_stats"], '"x":0.0' in file["max_value_stats"]) == (True, True)
     assert len(answers(table, "x = 0")) == len(values)
+
+
+@pytest.mark.parametrize("digits", [0, 3, 6, 7, 9])
+@pytest.mark.parametrize("zone", ["", " WITH LOCAL TIME ZONE"])
+def test_times_of_every_precision_are_found_in_every_part(digits: int, zone: str) -> None:
+    """Nanoseconds have neither bounds nor a zone in Parquet; other conditions still leave out parts."""
+    table = Table.create(
+        open_store(f"memory://stats-{uuid.uuid4()}"),
+        name="t",
+        schema=[DataField(0, "n", "BIGINT"), DataField(1, "x", f"TIMESTAMP({digits}){zone}")],
+        options={"file.block-size": "16 b"},
+    )
+    kind = table.arrow_schema.field("x").type
+    seconds = pa.array(range(8), pa.int64()).cast(pa.timestamp("s", kind.tz))
+    table.append(pa.table({"n": pa.array(range(8), pa.int64()), "x": seconds.cast(kind)}))
+    for where, numbers in {
+        "x >= '1970-01-01 00:00:06'": {6, 7},
+        "x in ('1970-01-01 00:00:01', '1970-01-01 00:00:05.5')": {1},
+        "n > 4 and not x = '1970-01-01 00:00:05'": {6, 7},
+    }.items():
+        assert set(table.read(where=where)["n"].to_pylist()) == numbers, where
+
+
+def test_a_struct_whose_member_has_another_type_now_is_found_by_its_nulls() -> None:
+    """A member that was dropped and added again is no reason to refuse a filter on the column around it."""
+    table = new_table(pa.struct([("a", pa.map_(pa.string(), pa.int32())), ("b", pa.int32())]))
+    add(table, {"a": [("k", 1)], "b": 1}, None)
+    table.drop_column(("x", "a"))
+    table.add_column(("x", "a"), "DATE")
+    add(table, None, {"b": 2, "a": None})
+    assert table.read(where="x is null")["n"].to_pylist() == [1, 0]
+    assert table.read(where="x is not null").num_rows == 2
 
 
 def test_footers_have_no_bounds_of_floats(tmp_path: Path) -> None:

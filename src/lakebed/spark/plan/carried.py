@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakebed.table.codec.required_members import cast_members
 from lakebed.table.model.model import DataField
 from lakebed.table.model.types import arrow_type
 
@@ -27,7 +28,7 @@ def transfer_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows as `read.read_split` returns them, in the types of their `transfer_schema`."""
     columns = [
         # Not safe: digits below a microsecond, which Spark does not keep, are cut.
-        column if column.type == field.type else column.cast(field.type, safe=False)
+        cast_members(column, field.type, safe=False)
         for column, field in zip(rows.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

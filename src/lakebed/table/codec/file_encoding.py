@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.table.codec.required_members import fill_hidden
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
@@ -74,6 +75,7 @@ class ParquetSink:
 
     def write(self, group: pa.Table) -> None:
         """Add one row group."""
+        group = fill_hidden(group)
         # Parquet has no seconds: as elsewhere, they are stored as milliseconds.
         stored = group.cast(_with(_milliseconds, group.schema)).cast(self._schema) if self._mixed else group
         self._writer.write_table(stored, row_group_size=max(1, group.num_rows))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.table.codec.ragged import one_array
+from lakebed.table.codec.required_members import cast_members
 from lakebed.table.engines.merge import KeyGroups, Mask, Positions
 from lakebed.table.model.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
 
@@ -163,7 +164,9 @@ def merge_rows(
     for name in result.column_names:
         column = one_array(result.column(name))
         values = _kinds(keys, len(made)) if name == KIND_COLUMN else value_of(name)
-        columns.append(column if values is None else pa.concat_arrays([column, values.cast(column.type)]).take(places))
+        columns.append(
+            column if values is None else pa.concat_arrays([column, cast_members(values, column.type)]).take(places)
+        )
     return pa.table(columns, schema=result.schema)
 
 

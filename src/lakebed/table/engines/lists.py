@@ -37,7 +37,7 @@ def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
         kept = _last_state(pairs, retracts) if distinct else _not_taken_back(pairs, retracts)
     filled = rows.any(usable & ~rows.retracts)
     offsets = _offsets(keys[kept], rows.key_count, filled)
-    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept))).cast(values.type)
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept)), type=values.type)
 
 
 def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
@@ -52,7 +52,7 @@ def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
     kept = _last_state(_pairs(keys, names), retracts, newest=True)
     filled = rows.any(usable & ~rows.retracts)
     offsets, places = _offsets(keys[kept], rows.key_count, filled), pa.array(kept)
-    return pa.MapArray.from_arrays(offsets, names.take(places), items.take(places)).cast(values.type)
+    return pa.MapArray.from_arrays(offsets, names.take(places), items.take(places), type=values.type)
 
 
 def nested_update(values: pa.Array, rows: KeyRows, *, nested_key: Sequence[str]) -> pa.Array:
@@ -78,7 +78,7 @@ def nested_update(values: pa.Array, rows: KeyRows, *, nested_key: Sequence[str])
     else:
         kept = np.arange(len(row))
     offsets = _offsets(keys[kept], rows.key_count, rows.any(usable & ~rows.retracts))
-    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept))).cast(values.type)
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept)), type=values.type)
 
 
 def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) -> pa.Array:

@@ -12,6 +12,7 @@ from lakebed.objects.open import open_elsewhere, open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.branch.travel import Time
+from lakebed.table.codec.required_members import cast_members
 from lakebed.table.model.model import Split
 from lakebed.table.model.types import parse_type
 from lakebed.table.read.read import read_split
@@ -176,10 +177,8 @@ class Rows:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
     try:
-        return column.cast(field.type)
+        return cast_members(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise InvalidRequest(
             f"The column {field.name!r} has a value that the target's type {field.type} cannot hold: "

@@ -35,6 +35,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.codec.file_encoding import ParquetSink
+from lakebed.table.codec.required_members import cast_members
 from lakebed.table.codec.stats import EMPTY_STATS, compute_stats, merge_stats, stats_of_mode
 from lakebed.table.files.external import Targets
 from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, FileSource, Stats, TableSchema
@@ -569,12 +570,10 @@ class _RangedFile(io.RawIOBase):
 
 
 def cast_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of data files with the types of a schema. Raises `InvalidRequest` as `explain_nulls`."""
-    try:
-        return rows.cast(schema)
-    except ValueError:
-        explain_nulls(rows, schema)
-        raise
+    """Rows of data files with the types of a schema of the same columns. Raises `InvalidRequest` as `explain_nulls`."""
+    explain_nulls(rows, schema)
+    columns = [cast_members(column, kind) for column, kind in zip(rows.columns, schema.types, strict=True)]
+    return pa.table(columns, schema=schema)
 
 
 def explain_nulls(rows: pa.Table, schema: pa.Schema) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
-from lakebed.table.schema.conform import visible_members
+from lakebed.table.codec.required_members import visible_members
 from lakebed.texts import format_value
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lakebed.table.codec.binary_row import decode_columns
 from lakebed.table.model.model import STATS_VERSION, TableSchema
 from lakebed.table.model.predicate import bind
 from lakebed.table.model.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
-from lakebed.table.model.types import arrow_schema, arrow_type
+from lakebed.table.model.types import arrow_schema, arrow_type, parse_type
 
 Mask = npt.NDArray[np.bool_]
 _FEW_ENTRIES = 64
@@ -260,6 +260,8 @@ class _FileBounds:
                 return None
         try:
             low, high = (decode_columns(side, types, [index])[0] for side in rows)
+            if parse_type(type_text).is_nested:  # no bounds, and members that may have come and gone
+                low = high = pa.nulls(self.count, arrow_type(type_text))
             low, high = (side.cast(arrow_type(type_text)) for side in _drop_doubtful(low, high, self.group))
         except pa.ArrowInvalid:
             return None

@@ -8,7 +8,7 @@ Owns: `SourceFile` and `open_source`. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,11 +17,12 @@ import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
+from lakebed.table.codec.required_members import cast_members
 from lakebed.table.files.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
 from lakebed.table.model.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.model.nested import carry_nested
 from lakebed.table.model.predicate import is_small, mask_of, to_arrow
-from lakebed.table.model.predicate_tree import Predicate, columns_of
+from lakebed.table.model.predicate_tree import Predicate, all_of, columns_of, conjuncts
 from lakebed.table.model.types import arrow_schema, arrow_type, parse_type
 from lakebed.table.read.vectors import NO_POSITIONS, LiveRows, load_positions
 
@@ -225,21 +226,36 @@ class SourceFile:
     def row_groups(self, where: Predicate | None) -> list[int] | None:
         """Row groups whose statistics do not exclude a match; None: all.
 
-        Used only if the predicate's columns have the same names and types in the file as in the plan, and never for
-        floats: statistics leave out NaN, which may match a negated predicate.
+        Used are those conjuncts whose columns `_have_bounds`.
         """
         data_file = self._opened
-        if where is None or data_file.row_group_count < 2 or not is_small(where):
+        if where is None or data_file.row_group_count < 2:
             return None
+        used = all_of(part for part in conjuncts(where) if self._have_bounds(columns_of(part)))
+        if used is None or not is_small(used):
+            return None
+        return data_file.row_groups_for(to_arrow(used, arrow_schema(self._fields)))
+
+    def _have_bounds(self, names: Iterable[str]) -> bool:
+        """Whether some columns have the same names and types in the file as in the plan, and none of them floats.
+
+        The file's statistics leave out NaN, which may match a negated predicate. Timestamps in INT96 have no zone, and
+        Arrow does not compare them with those that have one.
+        """
         by_name = {column.name: column for column in self._fields}
-        for name in columns_of(where):
+        zones = {
+            field.name: getattr(field.type, "tz", None) for field in self._opened.metadata.schema.to_arrow_schema()
+        }
+        for name in names:
             column = by_name.get(name)
-            if column is None or column.type in ("FLOAT", "DOUBLE"):
-                return None
+            if column is None or name not in zones or column.type in ("FLOAT", "DOUBLE"):
+                return False
             file_field = self._in_file.get(column.id)
             if file_field is None or (file_field.name, file_field.type) != (name, column.type):
-                return None
-        return data_file.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
+                return False
+            if zones[name] != getattr(arrow_type(column.type), "tz", None):
+                return False
+        return True
 
     def adapt(self, table: pa.Table, *system: str) -> pa.Table:
         """The columns of a file with the plan's names and types, system columns last."""
@@ -276,7 +292,7 @@ def _carry(column: pa.ChunkedArray, stored: str, wanted: str, folder: str) -> pa
     try:
         if stored != wanted and parse_type(wanted).is_nested:
             return carry_nested(column, parse_type(stored), parse_type(wanted))
-        return column if column.type == target else column.cast(target)
+        return cast_members(column, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Corruption(
             f"A file below {folder} holds {column.type} where the table now has {target}, and not every value fits.",

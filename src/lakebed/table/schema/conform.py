@@ -14,6 +14,13 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
+from lakebed.table.codec.required_members import (
+    cast_members,
+    has_required,
+    inner_fields,
+    lacks_required,
+    visible_members,
+)
 from lakebed.table.codec.stats import has_high_byte
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.engines.sequence import sequence_order
@@ -161,7 +168,7 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
 
 def _refuse_nulls_inside(column: pa.ChunkedArray, field: DataField) -> None:
     """Refuse a null in an element, a value or a field that the column's type says is never null."""
-    if _has_required(column.type) and any(map(_lacks_required, column.chunks)):
+    if has_required(column.type) and any(map(lacks_required, column.chunks)):
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, and some of the rows have a null inside of it where the type says "
             "NOT NULL.",
@@ -184,7 +191,7 @@ def _refuse_beyond_ms(column: pa.ChunkedArray, field: DataField) -> None:
 def _has_seconds(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "s")
-    return any(_has_seconds(inner.type) for inner in _inner_fields(kind))
+    return any(_has_seconds(inner.type) for inner in inner_fields(kind))
 
 
 def _fit_ms(column: pa.ChunkedArray | pa.Array) -> bool:
@@ -195,28 +202,6 @@ def _fit_ms(column: pa.ChunkedArray | pa.Array) -> bool:
     extremes = pc.min_max(column.cast(pa.int64()))
     least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
     return least is None or (least * 1000 >= -(2**63) and greatest * 1000 < 2**63)
-
-
-def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
-    """The fields of a struct, the value of a map (Arrow itself refuses null keys), or the element of a list."""
-    if pa.types.is_struct(kind):
-        return list(kind)
-    if pa.types.is_map(kind):
-        return [kind.key_field.with_nullable(True), kind.item_field]
-    return [kind.value_field] if pa.types.is_nested(kind) else []
-
-
-def _has_required(kind: pa.DataType) -> bool:
-    return any(not field.nullable or _has_required(field.type) for field in _inner_fields(kind))
-
-
-def _lacks_required(values: pa.Array) -> bool:
-    """Whether a value that is there has a null inside of it where its type has none."""
-    fields = _inner_fields(values.type)
-    return any(
-        (not field.nullable and member.null_count > 0) or (_has_required(field.type) and _lacks_required(member))
-        for field, member in zip(fields, visible_members(values) if fields else (), strict=True)
-    )
 
 
 def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
@@ -239,7 +224,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
         if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
             # Arrow asks for room for any integer of the source type; only the values there must fit.
             column = column.cast(pa.decimal128(38, target.scale))
-        return column.cast(target, safe=True)
+        return cast_members(column, target)
     except pa.ArrowException as error:
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, and some of the {column.type} values brought do not fit: "
@@ -260,7 +245,7 @@ def _has_views(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _has_views(kind.value_type)
     is_view = _is_list_view(kind) or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
-    return bool(is_view) or any(_has_views(field.type) for field in _inner_fields(kind))
+    return bool(is_view) or any(_has_views(field.type) for field in inner_fields(kind))
 
 
 def _without_views(values: pa.Array) -> pa.Array:
@@ -308,17 +293,6 @@ def _has_texts(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return any(_has_texts(kind.field(position).type) for position in range(kind.num_fields))
     return _is_text(kind)
-
-
-def visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
-    """The members of nested values, one after another, without those that a slice or a null hides."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    if pa.types.is_struct(column.type):
-        return [member for chunk in chunks for member in chunk.drop_null().flatten()]
-    if pa.types.is_map(column.type):
-        seen = [chunk.filter(chunk.is_valid()) for chunk in chunks]
-        return [member for chunk in seen for member in (chunk.keys, chunk.items)]
-    return [chunk.flatten() for chunk in chunks]
 
 
 def not_utf8(column: str) -> InvalidRequest:
