@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -411,6 +412,72 @@ def test_what_read_writes_append_reads(cli: Cli, tmp_path: Path, format: str, la
     assert written.code == exits.OK, written.err
     back = lakebed.open(tmp_path / "lake").table("second").read().sort_by("id")
     assert str(back.to_pylist()) == str(rows.cast(back.schema).to_pylist())
+
+
+@pytest.mark.parametrize("from_input", [False, True])
+def test_empty_lines_of_one_column_are_nulls(
+    cli: Cli, lake: str, tmp_path: Path, from_input: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As read writes them, and as DuckDB reads them; in a file of several columns they are no rows."""
+    cli("table", "create", lake, "words", "--column", "word STRING", "--column", "n INT")
+
+    def append(body: str) -> list[tuple[str | None, int | None]]:
+        file = tmp_path / "words.csv"
+        file.write_text(body)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(body.encode()))))
+        given = ("-", "--format", "csv") if from_input else (file,)
+        assert cli("table", "append", lake, "words", *given).code == exits.OK
+        rows = lakebed.open(lake).table("words").read()
+        cli("table", "delete", lake, "words", "--where", "word is null or word is not null")
+        return list(zip(rows["word"].to_pylist(), rows["n"].to_pylist(), strict=True))
+
+    one = 'word\n"a"\n\n""\n\n'
+    (tmp_path / "oracle.csv").write_text(one)
+    oracle = duckdb.sql(f"SELECT count(*) FROM read_csv('{tmp_path}/oracle.csv')").fetchall()[0][0]
+    assert append(one) == [("a", None), (None, None), ("", None), (None, None)]
+    assert oracle == 4
+    assert append("word,n\na,1\n\nb,2\n\n") == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_an_upsert_of_a_file_without_a_column_is_refused(cli: Cli, lake: str, tmp_path: Path, format: str) -> None:
+    """It would empty that column in rows that are there; one that is there and null empties it."""
+    body = {"csv": "id,carrier\n1,ZZ\n", "json": '{"id": 1, "carrier": "ZZ"}'}[format]
+    (tmp_path / f"new.{format}").write_text(body)
+    before = read(cli, lake)
+    refused = cli("table", "upsert", lake, "flights", tmp_path / f"new.{format}")
+    assert (refused.code, "have no column 'delay'" in refused.err) == (exits.USAGE, True)
+    assert read(cli, lake) == before
+    body = {"csv": "id,carrier,delay\n1,ZZ,\n", "json": '{"id": 1, "carrier": "ZZ", "delay": null}'}[format]
+    (tmp_path / f"new.{format}").write_text(body)
+    assert cli("table", "upsert", lake, "flights", tmp_path / f"new.{format}").code == exits.OK
+    assert {"id": 1, "carrier": "ZZ", "delay": None} in read(cli, lake)
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_row_of_some_megabytes_is_read(cli: Cli, lake: str, tmp_path: Path, format: str) -> None:
+    """What read writes is not too long for append."""
+    text = "word " * 600_000
+    cli("table", "create", lake, "long", "--column", "text STRING")
+    body = {"csv": f"text\nshort\n{text}\nshort\n", "json": f'{{"text": "{text}"}}\n{{"text": "short"}}'}[format]
+    (tmp_path / f"long.{format}").write_text(body)
+    assert cli("table", "append", lake, "long", tmp_path / f"long.{format}").code == exits.OK
+    assert set(lakebed.open(lake).table("long").read()["text"].to_pylist()) == {"short", text}
+
+
+def test_json_has_nulls_where_a_member_is_required(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A null struct is read though its member is NOT NULL; a null in the member, or in a key, is named."""
+    kind = "ROW<a INT NOT NULL, b BYTES>"
+    cli("table", "create", lake, "r", "--column", "id INT", "--column", f"x {kind}", "--primary-key", "id")
+    file = tmp_path / "r.json"
+    file.write_text('{"id": 1, "x": {"a": 1, "b": "YQ=="}}\n{"id": 2, "x": null}')
+    assert cli("table", "upsert", lake, "r", file).code == exits.OK
+    rows = lakebed.open(lake).table("r").read()
+    assert dict(zip(rows["id"].to_pylist(), rows["x"].to_pylist(), strict=True)) == {1: {"a": 1, "b": b"a"}, 2: None}
+    file.write_text('{"id": 3, "x": {"a": null}}')
+    assert "Column 'x' is" in cli("table", "upsert", lake, "r", file).err
+    file.write_text('{"id": null, "x": null}')
+    assert "Key column 'id' is null" in cli("table", "upsert", lake, "r", file).err
 
 
 def test_words_for_null(cli: Cli, lake: str, tmp_path: Path) -> None:

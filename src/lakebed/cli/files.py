@@ -34,6 +34,7 @@ from lakebed.decoding import decode_json
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
 from lakebed.table.codec.python_values import find_beyond_calendar, python_rows
+from lakebed.table.codec.required_members import without_required
 from lakebed.table.files.int96 import BATCH_ROWS, READ_UNIT, int96_columns, refuse_far_instants
 from lakebed.table.model.types import type_of_arrow
 from lakebed.whole_file import write_whole
@@ -52,6 +53,10 @@ _COMPRESSED = frozenset({".gz", ".bz2", ".zst"})
 _CONVERSION = re.compile(r"In CSV column #(\d+): CSV conversion error to (.+?): invalid value '(.*)'", re.DOTALL)
 _SHOWN_ROWS_MAX = 50
 _INFERRED_BYTES = 1 << 20
+_CSV_ROW_BYTES_MAX = 16 << 20
+"""Bytes that Arrow reads of a CSV at a time; a row must fit."""
+_JSON_BLOCK_BYTES_MAX = 2**31 - 1
+"""Limit of Arrow's block of JSON, in which a row must fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def read_file(
         if path == "-":
             progress = None
         if kind == "csv":
+            has_one_column = _has_one_column(source)
             if progress is not None:
                 source = pa.PythonFile(_Watched(path, progress), mode="r")
                 if Path(path).suffix in _COMPRESSED:  # as Arrow does by the name of a file that it opens itself
@@ -101,7 +107,12 @@ def read_file(
             )
             convert.quoted_strings_can_be_null = False
             try:
-                reader = pa.csv.open_csv(source, convert_options=convert)
+                reader = pa.csv.open_csv(
+                    source,
+                    read_options=pa.csv.ReadOptions(block_size=_CSV_ROW_BYTES_MAX),
+                    parse_options=pa.csv.ParseOptions(ignore_empty_lines=not has_one_column),
+                    convert_options=convert,
+                )
             except pa.ArrowException:  # of the first block
                 _close(source)
                 raise
@@ -119,8 +130,19 @@ def read_file(
     return pa.RecordBatchReader.from_batches(reader.schema, _translate_errors(reader, path, source))
 
 
+def _has_one_column(source: Any) -> bool:
+    """Whether the first line of a CSV has one name: then an empty line is a row, whose value is null."""
+    if isinstance(source, str):
+        with pa.input_stream(source) as file:
+            head = file.read(_INFERRED_BYTES)
+    else:
+        head = source.peek() if isinstance(source, io.BufferedReader) else b""
+    line, end, _ = head.partition(b"\n")
+    return bool(end) and len(next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r")]))) == 1
+
+
 class _Watched:
-    """A file that tells how far it was read. Arrow reads it in blocks of a megabyte."""
+    """A file that tells how far it was read, after each megabyte of the blocks in which Arrow reads it."""
 
     def __init__(self, path: str, progress: Callable[[Loaded], None]) -> None:
         self._file = Path(path).open("rb")  # noqa: SIM115
@@ -128,9 +150,13 @@ class _Watched:
         self._progress = progress
 
     def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        self._progress(Loaded(min(self._file.tell(), self._size_bytes), self._size_bytes))
-        return block
+        pieces: list[bytes] = []
+        while size < 0 or (missing := size - sum(map(len, pieces))) > 0:
+            pieces.append(self._file.read(_INFERRED_BYTES if size < 0 else min(missing, _INFERRED_BYTES)))
+            self._progress(Loaded(min(self._file.tell(), self._size_bytes), self._size_bytes))
+            if not pieces[-1]:
+                break
+        return b"".join(pieces)
 
     def close(self) -> None:
         self._file.close()
@@ -168,17 +194,40 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
     lines = _json_lines(source)
     if lines.size() == 0:
         return schema.empty_table()
-    stated = pa.schema([field.with_type(_type_in_json(field.type)) for field in schema])
-    parse = pa.json.ParseOptions(explicit_schema=stated, newlines_in_values=True)
-    rows = pa.json.read_json(lines, parse_options=parse)
+    # Arrow refuses a null in what is required, also one that a null above it hides. The table says which column lacks.
+    stated = pa.schema([(field.name, _type_in_json(without_required(field.type))) for field in schema])
+    rows = _read_json(lines, stated)
+    if absent := _find_absent(lines, rows, stated):
+        rows = rows.drop_columns(sorted(absent))
+        schema = pa.schema([field for field in schema if field.name not in absent])
     for field in schema:
         position = rows.schema.get_field_index(field.name)
         try:
-            chunks = [_from_json(chunk, field.type) for chunk in rows.column(position).chunks]
+            chunks = [_from_json(chunk, without_required(field.type)) for chunk in rows.column(position).chunks]
         except binascii.Error as wrong:
             raise pa.ArrowInvalid(f"the column {field.name!r} has bytes, which JSON has as base64 ({wrong})") from wrong
-        rows = rows.set_column(position, field, pa.chunked_array(chunks, field.type))
+        optional = field.with_type(without_required(field.type)).with_nullable(True)
+        rows = rows.set_column(position, optional, pa.chunked_array(chunks, optional.type))
     return rows
+
+
+def _read_json(lines: pa.BufferReader, stated: pa.Schema) -> pa.Table:
+    """JSON with some columns of stated types, and the types of the others as Arrow finds them."""
+    return pa.json.read_json(
+        lines,
+        read_options=pa.json.ReadOptions(block_size=min(max(_INFERRED_BYTES, lines.size()), _JSON_BLOCK_BYTES_MAX)),
+        parse_options=pa.json.ParseOptions(explicit_schema=stated, newlines_in_values=True),
+    )
+
+
+def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated: pa.Schema) -> set[str]:
+    """The stated columns that no row has. Arrow adds them, and an upsert would empty them. Cost: reads again if any."""
+    empty = {name for name in stated.names if rows[name].null_count == rows.num_rows}
+    if not empty:
+        return empty
+    lines.seek(0)
+    others = pa.schema([field for field in stated if field.name not in empty])
+    return empty - set(_read_json(lines, others).column_names)
 
 
 def _type_in_json(kind: pa.DataType) -> pa.DataType:

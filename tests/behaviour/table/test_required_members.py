@@ -20,8 +20,8 @@ VALUES: dict[str, Any] = {
     "ROW<a@9: INT NOT NULL, l@10: ARRAY<INT>>": {"a": 1, "l": [1, None]},
     "ARRAY<ROW<a@9: STRING NOT NULL>>": [{"a": "x"}, None],
     "MAP<STRING, ROW<a@9: DECIMAL(9, 2) NOT NULL, b@10: BOOLEAN NOT NULL>>": [("k", None), ("n", None)],
-    "ROW<r@9: ROW<m@10: MAP<INT, INT> NOT NULL, d@11: DOUBLE NOT NULL> NOT NULL, s@12: INT>": {
-        "r": {"m": [(1, 2)], "d": 0.5},
+    "ROW<r@9: ROW<m@10: MAP<INT, INT> NOT NULL, d@11: DOUBLE NOT NULL, f@13: BOOLEAN NOT NULL> NOT NULL, s@12: INT>": {
+        "r": {"m": [(1, 2)], "d": 0.5, "f": True},
         "s": None,
     },
 }

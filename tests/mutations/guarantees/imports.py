@@ -113,4 +113,14 @@ GUARANTEES = [
         replace(files._decode_base64, lambda original, texts, kind: texts.cast(kind)),
         "cli/test_rows.py::test_what_read_writes_append_reads[json-lacks2]",
     ),
+    Guarantee(
+        "An empty line of a CSV file of one column is a null row, as it is written.",
+        returns(files._has_one_column, False),
+        "cli/test_rows.py::test_empty_lines_of_one_column_are_nulls[False]",
+    ),
+    Guarantee(
+        "An upsert of JSON does not empty a column that no row of it has.",
+        returns(files._find_absent, set()),
+        "cli/test_rows.py::test_an_upsert_of_a_file_without_a_column_is_refused[json]",
+    ),
 ]

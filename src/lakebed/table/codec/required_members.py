@@ -130,17 +130,19 @@ def with_required(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _any_value(kind: pa.DataType) -> pa.Array:
     """One value of a type, which is not null, as an array."""
+    return pa.array([_any_python_value(kind)], kind)
 
-    def value(kind: pa.DataType) -> Any:
-        types = pa.types
-        if types.is_struct(kind):
-            return {field.name: value(field.type) for field in kind}
-        if types.is_nested(kind):
-            return []
-        if types.is_decimal(kind):
-            return decimal.Decimal(0)
-        if types.is_string(kind):
-            return ""
-        return b"" if types.is_binary(kind) or types.is_large_binary(kind) else 0
 
-    return pa.array([bool(value(kind)) if pa.types.is_boolean(kind) else value(kind)], kind)
+def _any_python_value(kind: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return {field.name: _any_python_value(field.type) for field in kind}
+    if types.is_nested(kind):
+        return []
+    if types.is_boolean(kind):
+        return False
+    if types.is_decimal(kind):
+        return decimal.Decimal(0)
+    if types.is_string(kind):
+        return ""
+    return b"" if types.is_binary(kind) or types.is_large_binary(kind) else 0
