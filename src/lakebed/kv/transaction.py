@@ -109,7 +109,7 @@ class Transaction(ReadVerbs):
             writes = self._writes.get(key)
             if writes is not None:
                 values[i] = self._combine(key, values[i], writes)
-            if self._serializable and (writes is None or writes[0].kind is Kind.MERGE):
+            if self._serializable:  # a key that it writes is checked anyway
                 self._read_keys.add(key)
         return values
 

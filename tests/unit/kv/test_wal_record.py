@@ -46,6 +46,15 @@ def test_a_record_comes_back() -> None:
     assert find_write_id(RECORD) == WRITE_ID
 
 
+@pytest.mark.parametrize("first", [0, 4, 6, 2**62])
+def test_a_record_begins_with_the_sequence_of_its_header(first: int) -> None:
+    """Neither an earlier nor a later one; and its rows are as many as it says."""
+    with pytest.raises(Corruption, match=f"do not run on from {first}"):
+        decode_record(resealed(RECORD, 48, struct.pack("<Q", first)), path="x", id=7)
+    with pytest.raises(Corruption, match=f"header says {first + 5}"):
+        decode_record(resealed(RECORD, 56, struct.pack("<Q", first + 5)), path="x", id=7)
+
+
 def test_a_fence_has_one_size_and_no_rows() -> None:
     """A listing distinguishes fences from records by the size that only they have."""
     fence = decode_record(FENCE, path="x", id=7)
