@@ -124,8 +124,9 @@ class GroupCommit:
             try:
                 with self._lock:
                     while True:
-                        if row_count and self._losses:
-                            self._check_lost(sequence, row_count)
+                        loss = self._find_loss(sequence) if row_count else None
+                        if loss is not None:
+                            raise copy_error(loss.error)  # below, this writer is counted as told
                         if self.durable_sequence >= sequence:
                             return
                         if self.fenced is not None:
@@ -158,11 +159,15 @@ class GroupCommit:
         if all(loss.first != first for loss in self._losses):
             self._losses.append(_Loss(first, last, error, last - first + 1))
 
+    def _find_loss(self, sequence: int) -> _Loss | None:
+        return next((loss for loss in self._losses if loss.first <= sequence <= loss.last), None)
+
     def _check_lost(self, sequence: int, row_count: int) -> None:
-        for loss in self._losses:
-            if loss.first <= sequence <= loss.last:
-                loss.untold_count -= row_count
-                raise copy_error(loss.error) from loss.error
+        """Raise why rows were taken back, and count that their writer was told: once a write."""
+        loss = self._find_loss(sequence)
+        if loss is not None:
+            loss.untold_count -= row_count
+            raise copy_error(loss.error) from loss.error
 
     def check_untold(self) -> None:
         """Raise, once, why rows were lost or taken back whose writers did not wait for them."""

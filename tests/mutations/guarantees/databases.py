@@ -105,6 +105,11 @@ def write_the_empty_record_first(original, self, lost):
         group.memtable.take_back(group.start, group.end)
 
 
+def count_a_writer_twice(original, self, sequence, row_count):
+    """Count that twice as many rows were told of as were."""
+    original(self, sequence, 2 * row_count)
+
+
 def seal_in_two_steps(original, self):
     """Seal a group, and let an interrupt come before its rows count as sealed."""
     start = self._start
@@ -206,6 +211,12 @@ GUARANTEES = [
         "Who did not wait for rows that were lost learns of it from the next flush.",
         raise_nothing(group_commit.GroupCommit.check_untold),
         "behaviour/kv/writer/test_durability.py::test_writers_behind_rows_that_cannot_be_encoded_go_on",
+    ),
+    Guarantee(
+        "Rows that were lost beside those of a writer that was told of it are told of by the next flush.",
+        replace(group_commit.GroupCommit._check_lost, count_a_writer_twice),
+        "behaviour/kv/writer/test_durability.py"
+        "::test_rows_that_nobody_waited_for_are_told_of_beside_those_that_someone_did[1-1]",
     ),
     Guarantee(
         "What an interrupted write had begun is no part of a row that is written after it.",

@@ -250,6 +250,23 @@ def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(place: Database
     assert dict(again.scan()) == {b"a": b"1", b"b": b"2"}
 
 
+@pytest.mark.parametrize("waited", [1, 2])
+@pytest.mark.parametrize("unwaited", [1, 2, 3])
+def test_rows_that_nobody_waited_for_are_told_of_beside_those_that_someone_did(
+    place: DatabaseLocation, open_at: Opener, unwaited: int, waited: int
+) -> None:
+    """They were lost together: one writer has heard of its own rows, and the next flush tells of the others, once."""
+    db = open_at(place)
+    for number in range(unwaited):
+        db.put(b"unwaited %d" % number, b"1", await_durable=False)
+    with raises(InternalError, "unencodable_rows"):
+        write_badly(db, *(b"waited %d" % number for number in range(waited)))
+    assert list(db.scan()) == []
+    with raises(InternalError, "unencodable_rows"):
+        db.flush()
+    db.flush()
+
+
 def test_writers_behind_rows_that_cannot_be_encoded_go_on(place: DatabaseLocation, open_at: Opener) -> None:
     """Groups behind it become durable; who did not wait for the lost rows learns of them from the next flush, once."""
     db = open_at(place, l0_sst_bytes=2_000)
