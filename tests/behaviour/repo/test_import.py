@@ -346,6 +346,27 @@ def test_the_state_of_each_end_is_kept(home: RepositoryContext, elsewhere: Objec
         assert (import_status(home, id).state, head(home)) == (state, before)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_import_that_another_run_writes_to_goes_on(
+    home: RepositoryContext, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its record has changed and says that it runs: progress is written on what is there now."""
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    left = [times]
+    replaced = importing._set
+
+    def write_first(context: RepositoryContext, raw: bytes, record: importing.Import) -> bool:
+        if left[0]:
+            left[0] -= 1
+            now = import_status(home, id)
+            home.key_value.set(home.keys.import_record(id), encode_record(replace_fields(now, updated_at_ms=left[0])))
+        return replaced(context, raw, record)
+
+    monkeypatch.setattr(importing, "_set", write_first)
+    done = run_import(home, id)
+    assert (done.state, done.ingested_count, left) == ("completed", 13, [0])
+
+
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
 def test_an_import_that_another_ended_stays_as_it_ended(
     home: RepositoryContext, elsewhere: ObjectStore, state: Any

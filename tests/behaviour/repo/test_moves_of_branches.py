@@ -509,6 +509,26 @@ def test_what_names_another_commit_is_not_deleted(commit_id: str) -> None:
     assert delete_tag(home, "t", commit_id=head).commit_id == head
 
 
+def test_a_tag_that_another_deletes_first_is_missing() -> None:
+    """Or was made anew: what is deleted is what was read."""
+    world = World()
+    home, commit_id = world.home, world.branch.record.commit_id
+    for meanwhile in ("deleted", "made anew"):
+        create_tag(home, "t", commit_id=commit_id)
+
+        def act(meanwhile: str = meanwhile) -> None:
+            delete_tag(home, "t")
+            if meanwhile == "made anew":
+                world.clock.advance(1)
+                create_tag(home, "t", commit_id=commit_id)
+
+        world.disturb(1, act)
+        with raises(NotFound, "tag_not_found"):
+            delete_tag(home, "t")
+        world.records.happens = None
+        assert (find_tag(home, "t") is None) is (meanwhile == "deleted")
+
+
 @pytest.mark.parametrize("times", [0, 1, TRIES - 1, TRIES])
 def test_a_deletion_of_a_branch_is_tried_so_often(times: int) -> None:
     """While others change it each time."""

@@ -251,7 +251,10 @@ def test_several_parts_are_a_new_object_and_one_is_itself(uploads: Uploads) -> N
     assert [str(record.call) for record in recorded.changes()] == [f"put! {entry.address}"]
     assert bytes(data.read(home, entry)) == b"".join(bodies)
     single = uploads.begin("m")
-    entry = uploads.complete(single, uploads.put(single, 7, b"whole", path="m"), path="m")
+    part = uploads.put(single, 7, b"whole", path="m")
+    ((_, stored),) = multipart.list_parts(uploads.home, single)
+    entry = uploads.complete(single, part, path="m")
+    assert entry.address == stored.address
     assert bytes(data.read(home, entry)) == b"whole"
     assert uploads.staged_count() == 2
 
