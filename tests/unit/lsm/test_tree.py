@@ -891,3 +891,66 @@ def test_the_history_is_bounded() -> None:
             world.tree.written_since(b"0", 0)
         assert world.tree.written_since(b"4", 3)
         assert not world.tree.written_since(b"2", 3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_sequence_is_skipped_where_rows_were_taken_back(count: int) -> None:
+    """What is read before and after can be told apart; the next row follows, and a flush brings what is left."""
+    world = World()
+    for number in range(count):
+        world.put(b"k%d" % number, b"v")
+    world.rotate()
+    last = world.tree.last_sequence
+    with world.tree.lock:
+        world.tree.begin_after_loss()
+    assert (world.tree.last_sequence, world.tree.taken_back_through) == (last + 1, last + 1)
+    world.put(b"next", b"1")
+    assert world.tree.last_sequence == last + 2
+    world.flush()
+    assert {key: world.tree.latest(key) for key in (b"k0", b"next")} == {b"k0": b"v" if count else None, b"next": b"1"}
+    world.put(b"more", b"1")
+    with pytest.raises(AssertionError), world.tree.lock:
+        world.tree.begin_after_loss()
+
+
+@pytest.mark.parametrize("through", range(8))
+def test_a_view_through_a_sequence_has_the_rows_up_to_it(through: int) -> None:
+    """Of what is in memory; rows in files are older, and all of them are shown."""
+    world = World()
+    for number in range(1, 7):
+        world.put(b"k%d" % number, b"v")
+        if number == 2:
+            world.flush()
+        elif number == 4:
+            world.rotate()
+    with world.tree.lock:
+        view = world.tree.view_locked(through=through)
+        newest = world.tree.view_locked()
+    shown = max(through, 2)
+    assert [key for key, _ in view.scan()] == [b"k%d" % number for number in range(1, min(shown, 6) + 1)]
+    assert view.sequence == shown
+    assert [key for key, _ in newest.scan()] == [b"k%d" % number for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("value", [None, b"", b"1", b"2"])
+def test_what_a_key_surely_is(place: str, value: bytes | None) -> None:
+    """Memory alone shows it: a value or tombstone without an end that is not in files yet, or an empty tree."""
+    world = World(operator="append")
+    assert world.tree.surely_is(b"none", None)
+    assert not world.tree.surely_is(b"none", b"1")
+    world.put(b"a", b"1")
+    world.put(b"gone", b"1")
+    world.delete(b"gone")
+    world.put(b"ends", b"1", world.clock.now_ms() + 1_000)
+    world.merge(b"sum", b"1")
+    PLACES[place](world)
+    in_memory = place in ("active", "waiting")
+    assert world.tree.surely_is(b"a", value) is (value == b"1" and in_memory)
+    assert world.tree.surely_is(b"gone", value) is (value is None and in_memory)
+    assert world.tree.surely_is(b"none", value) is (value is None and in_memory)
+    for key in (b"ends", b"sum"):
+        assert not world.tree.surely_is(key, value)
+    if not in_memory:
+        assert world.tree.latest(b"a") == b"1"
+        assert value == b"1" or not world.tree.surely_is(b"a", value), "also when what was read is kept"
