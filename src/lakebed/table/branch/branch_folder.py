@@ -1,10 +1,10 @@
-"""The parts of a branch on the store: its folder, its pin in main, its mark of a publication.
+"""The parts of a branch on the store: its folder, its pin in main, and the mark that main keeps of a published branch.
 
-Owns: whether a branch exists, which one it is, and clearing its folder.
+Owns: whether a branch exists, the identity of a branch, and clearing its folder.
 
 Invariants:
 - A branch exists while it has a schema.
-- The random id of its pin distinguishes a branch from an earlier or later one of its name (`branch_id`).
+- The random id of its pin distinguishes a branch from an earlier or later branch of the same name (`branch_id`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def fork_pin(name: str) -> str:
 
 
 def branch_id(pin: Tag) -> str:
-    """The id of the branch of a pin: another one of the same name has another."""
+    """The id of the branch that a pin belongs to. Another branch of the same name has another id."""
     return pin.snapshot.properties.get(TAG_ID, "0")
 
 
 def find_branch_id(branch: TableBranch) -> str | None:
     """The id of the branch that has this name now; None for main, and for a branch without a pin.
 
-    Cost: in a branch 1 GET.
+    Cost: 1 GET; none for main.
     """
     if branch.branch is None:
         return None
@@ -54,7 +54,7 @@ def find_branch_id(branch: TableBranch) -> str | None:
 
 
 def branch_replaced(name: str | None) -> Conflict:
-    """The error for a branch that is not the one that a verb began in."""
+    """The error for a branch that is no longer the one in which the verb began."""
     return Conflict(
         f"The branch {name!r} was deleted or renamed, and another one of the name was created, while a change of it "
         "was made. Nothing was changed: open it again and redo the change.",
@@ -64,9 +64,9 @@ def branch_replaced(name: str | None) -> Conflict:
 
 
 def mark_path(name: str, pin: Tag) -> str:
-    """Where main notes that it has files of a branch, so that its collectors read the branch's versions.
+    """The path of the mark in main of a published branch. Main's collectors then read the branch's versions too.
 
-    Each branch has a mark of its own, named after its pin: a delayed deletion leaves the mark of a later branch alone.
+    Each branch has its own mark, named after its pin. So a delayed deletion does not delete the mark of a later branch.
     """
     return f"{PUBLISHED_FOLDER}/{name}/{branch_id(pin)}"
 
@@ -85,10 +85,10 @@ def branch_exists(store: ObjectStore, name: str) -> bool:
 
 
 def with_fork_point(branch: TableBranch) -> TableBranch:
-    """A branch with its fork snapshot, which every deletion in it must know; main as it is.
+    """Return the branch with its fork snapshot, which every deletion in it must know; main is returned unchanged.
 
     Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch and left no pin in main, so
-    which files are shared is unknown. Cost: 1 GET and that of `TableBranch.main`; on main no request.
+    which files are shared is unknown. Cost: 1 GET and that of `TableBranch.main`; no request for main.
     """
     if branch.branch is None:
         return branch
@@ -106,10 +106,10 @@ def with_fork_point(branch: TableBranch) -> TableBranch:
 
 
 def confirm_branch(branch: TableBranch) -> None:
-    """Raise unless a branch that was opened for a deletion is there, and the same; main always is.
+    """Raise unless the branch that a deletion opened still exists and is the same branch. Main always passes.
 
-    A verb that deletes files asks this after it has read the live versions: those of a branch that was renamed or
-    deleted meanwhile may be incomplete. Raises `NotFound`, `Conflict`. Cost: in a branch 1 GET and 1 LIST.
+    A verb that deletes files calls this after it has read the live versions. If the branch was renamed or deleted
+    meanwhile, that list may be incomplete. Raises `NotFound`, `Conflict`. Cost: 1 GET and 1 LIST; none for main.
     """
     if branch.branch is None or branch.fork_point is None:
         return
@@ -128,22 +128,22 @@ def branch_not_found(store: ObjectStore, name: str) -> NotFound:
 
 
 def delete_files(store: ObjectStore, paths: Iterable[str], *, reason: str) -> None:
-    """Delete small files of a branch. Raises `Unavailable`. Cost: 1 DELETE a thousand."""
+    """Delete small files of a branch. Raises `Unavailable`. Cost: 1 DELETE a thousand files."""
     sweep = Sweeper(store).delete_all(Deletable(path, 0, reason) for path in paths)
     if sweep.errors:
         raise Unavailable(f"Not all files of a branch were deleted, try again: {sweep.errors[0]}")
 
 
 def has_pin(main: TableBranch, name: str, pin: Tag | None) -> bool:
-    """Whether the branch of a name is still the one with this pin. Cost: 1 GET."""
+    """Whether the branch of this name still has this pin, and so is the same branch. Cost: 1 GET."""
     return main.tags.find(fork_pin(name)) == pin
 
 
 def clear_branch(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
-    """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
+    """Delete everything in a branch's folder, until a listing is empty. Return whether there was anything.
 
-    It ends when the pin is another, which it looks for before each request: the branch was deleted and created again
-    meanwhile.
+    Before each request it checks the pin, and stops when the pin has changed: then the branch was deleted and created
+    again meanwhile.
 
     Raises `Unavailable` when something cannot be deleted: the pin then stays.
     """

@@ -1,4 +1,4 @@
-"""Branches of a table: forks with snapshots, schemas and tags of their own, over the same data files.
+"""Branches of a table: forks with their own snapshots, schemas and tags, which share main's data files.
 
 Owns: opening, creating, listing and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a
 branch keeps in main.
@@ -9,15 +9,15 @@ Invariants:
 - Data files, manifests and index files of all branches lie in main's folders. While a branch exists, the hidden tag
   ``lakebed.pin.branch.<name>`` in main holds its fork snapshot, so main's collectors keep what the branch shares.
 - A branch's own expiry never deletes a file of its fork snapshot: those are main's.
-- The pin is put, create-only, before the branch appears and removed after it is gone. A crash can leave a pin without a
-  branch, never a branch without its pin; `delete_branch` of the incomplete branch removes it.
+- The pin is put, create-only, before the branch appears, and removed after the branch is gone. A crash can leave a pin
+  without a branch, never a branch without its pin. `delete_branch` of the incomplete branch removes such a pin.
 - A branch exists while it has a schema: schemas are put last and deleted first. A writer looks for its schema after
-  its commit (`SnapshotLog.append`), and deletion lists the folder after the schemas were deleted: one of the two sees
-  the other, so no commit is acknowledged to a branch that is gone.
-- A deletion removes only the pin that it found when it began: one that was delayed does not remove the pin of a new
+  its commit (`SnapshotLog.append`), and a deletion lists the folder after it has deleted the schemas. One of the two
+  sees the other, so no commit is acknowledged to a branch that is gone.
+- A deletion removes only the pin that it read when it began. So a delayed deletion does not remove the pin of a new
   branch of the same name.
-- A rename gives the branch another folder and another pin (`renames`). One that was cut short is finished by the
-  next process that opens or lists branches, creates, deletes or renames one, or collects.
+- A rename gives the branch another folder and another pin (`renames`). An interrupted rename is finished by the next
+  process that opens, lists, creates, deletes or renames a branch, or that collects.
 - A branch that was published (`fast_forward`) has a mark in main until it is deleted.
 """
 
@@ -93,7 +93,7 @@ def open_branch(store: ObjectStore, *, name: str, branch: str | None, environmen
 def reopen_branch(
     store: ObjectStore, *, name: str, schema: TableSchema, branch: str | None, environment: Environment
 ) -> TableBranch:
-    """The context of a branch that was opened before, with the schema that was its newest then. Cost: no request."""
+    """The context of a branch that was opened before, with the schema that was the newest then. Cost: no request."""
     schemas = SchemaLog(store, Layout(branch=branch), newest=schema)
     return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
 
@@ -119,7 +119,7 @@ def create_main(store: ObjectStore, *, name: str, schema: TableSchema, environme
 
 
 def every_branch(branch: TableBranch) -> list[TableBranch]:
-    """Main and every branch of the table, each with its own newest schema; fork snapshots are not looked up.
+    """Main and every branch of the table, each with its own newest schema. Does not look up fork snapshots.
 
     Cost: as `branch_names`, and 1 LIST + 1 GET a branch.
     """
@@ -129,7 +129,7 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
     branches = [main]
     for name in branch_names(branch.store):
         other = main.of_branch(name)
-        with suppress(NotFound):  # it was deleted since it was listed
+        with suppress(NotFound):  # deleted since it was listed
             other.refresh()
             branches.append(other)
     return branches
@@ -154,7 +154,7 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
         raise _exists_error(name)
     snapshot = decode_snapshot(source.body, path=source.path)
     try:
-        main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators one gets past here
+        main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators only one gets past here
     except AlreadyExists as taken:
         raise AlreadyExists(
             f"The branch {name!r} is being created by another, or its creation was cut short: in the latter case "
@@ -175,10 +175,10 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
 
 @freeing_space()
 def delete_branch(main: TableBranch, name: str) -> None:
-    """Delete a branch: first its schemas, so that it cannot be opened, then its snapshots, the rest, and its pin.
+    """Delete a branch. Its schemas go first, so that it cannot be opened; then its snapshots, the rest, and its pin.
 
-    Data files that only the branch used become orphans of the table, for `remove_orphan_files`.
-    Raises `NotFound`; `Conflict`: the name was just made by a rename that had been cut short.
+    Data files that only the branch used become orphans of the table, for `remove_orphan_files`. Raises `NotFound`;
+    `Conflict`: finishing an interrupted rename has just created a branch of this name.
     """
     check_branch_name(name)
     if any(rename.new == name for rename in finish_renames(main)):
@@ -252,7 +252,7 @@ def _load_branch(main: TableBranch, name: str) -> Branch:
 
 
 def branch_of_branch(name: str) -> InvalidRequest:
-    """The error for a fork of a branch."""
+    """The error for a fork of a branch that is not main."""
     return InvalidRequest(
         f"A branch cannot be forked again ({name!r} is one): fork from main.", kind="branch_of_branch", branch=name
     )

@@ -1,16 +1,16 @@
 """Which files a table may delete: candidates and the interval test. Pure: columns in, columns out; no store, no clock.
 
-Owns: the fold of a walk of deltas into *candidates*, and the interval test that judges them. A file *born* at snapshot
-c and *dead* from snapshot d on is needed by version t (a live snapshot, a tag or a hidden pin) iff ``c <= t < d``: two
-bisections over the sorted ids of all versions, whatever their number and size.
+Owns: folding consecutive deltas into *candidates*, and the interval test that judges them. A file *born* at snapshot c
+and *dead* from snapshot d on is needed by version t (a live snapshot, a tag or a hidden pin) iff ``c <= t < d``. The
+test is two bisections over the sorted ids of all versions, whatever their number and size.
 
 Invariants:
-- A walk covers consecutive deltas of one branch; a file is judged at its **last** death in it: a DELETE makes a
-  candidate, a later ADD of the same path withdraws it, and an ADD outlives a DELETE in the same delta (an upgrade to
-  another level is both).
-- ``born`` is the snapshot that first committed the file, through upgrades and restores; `UNKNOWN` when another
+- A walk covers consecutive deltas of one branch. A file is judged at its **last** death in the walk: a DELETE makes a
+  candidate, and a later ADD of the same path withdraws it. In one delta an ADD outlives a DELETE: an upgrade to another
+  level writes both.
+- ``born`` is the snapshot that first committed the file, through upgrades and restores. It is `UNKNOWN` when another
   client wrote the entry: then only the files that versions reference decide.
-- Identity is the path: it holds partition, bucket and name.
+- A file's identity is its path, which contains partition, bucket and name.
 
 Source: Paimon's proposal for tags (docs/design/README.md), "Expiring Snapshot"; repairs: docs/design/0006-expiry.md.
 """
@@ -36,7 +36,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Role:
-    """What a file of a table is. Written into unfinished plans: DO NOT CHANGE."""
+    """What a file of a table is. Stored in unfinished plans: DO NOT CHANGE."""
 
     DATA = "data"
     INDEX = "index"
@@ -74,7 +74,7 @@ _NO_CANDIDATES: Final = pa.Table.from_arrays([pa.nulls(0, field.type) for field 
 def candidates_of(
     role: str, paths: Sequence[str] | pa.Array | pa.ChunkedArray, *, size_bytes: Any = 0, born: Any, dead: Any
 ) -> pa.Table:
-    """Candidates of one role; `size_bytes`, `born` and `dead` are one number for all, or a column each."""
+    """Candidates of one role. `size_bytes`, `born` and `dead` are each one number for all, or a column."""
     count = len(paths)
     columns = [
         pa.repeat(pa.scalar(role, pa.string()), count),
@@ -87,7 +87,7 @@ def candidates_of(
 
 
 def concat(tables: Iterable[pa.Table]) -> pa.Table:
-    """Candidates of several sources as one table; no source yields an empty table with the same columns."""
+    """Candidates of several sources as one table. Without sources: an empty table with the same columns."""
     return pa.concat_tables([_NO_CANDIDATES, *tables]).combine_chunks()
 
 
@@ -103,8 +103,8 @@ def paths_of(
         entries: columns of `manifest.ENTRY_SCHEMA`.
         folders_of: ``(partition, bucket)`` -> the bucket's folders; called once for each distinct pair. A file of a
             bucket with several folders gets a row for each of them; only the first states the size.
-        own_outside: which entries with an external path are the table's own files (`external.OwnFiles`); called only
-            when there is such an entry. None: none of them.
+        own_outside: says which entries with an external path are the table's own files (`external.OwnFiles`); called
+            only when there is such an entry. None: no such file is the table's own.
 
     Returns columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). The path of an
     external file is its URL. External files that do not belong to the table are left out: lakebed must not delete them.
@@ -171,7 +171,7 @@ def _in_folders(narrow: pa.Table, folder: pa.Array) -> pa.Table:
 
 
 def _in_order(*tables: pa.Table) -> pa.Table:
-    """The rows of some results by their column ``row``."""
+    """The rows of several results, ordered by their column ``row``."""
     rows = pa.concat_tables(tables)
     return rows.take(pc.sort_indices(rows["row"]))
 
@@ -202,7 +202,7 @@ def fold_deltas(deltas: Sequence[tuple[int, pa.Table]]) -> pa.Table:
     if not tables:
         return _NO_CANDIDATES
     events = pa.concat_tables(tables).combine_chunks()
-    # Last event a path; in one delta an ADD (kind 0) comes after a DELETE (kind 1).
+    # The last event of each path. In one delta an ADD (kind 0) comes after a DELETE (kind 1).
     order = pc.sort_indices(events, sort_keys=[("path", "ascending"), ("dead", "ascending"), ("kind", "descending")])
     events = events.take(order)
     paths = events["path"].combine_chunks()
@@ -230,8 +230,8 @@ def find_needed_files(born: IntArray, dead: IntArray, versions: IntArray) -> Boo
 def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
     """The newest version before each death; `UNKNOWN` where there is none.
 
-    A life without holes that reaches any version before its death reaches the nearest of them, so the files of that one
-    version decide for all.
+    If a file's life has no holes and reaches any version before its death, it reaches the nearest of them. So the files
+    that this one version references decide for all.
     """
     at = np.searchsorted(versions, dead, side="left") - 1
     padded = np.append(versions, UNKNOWN)
@@ -239,7 +239,7 @@ def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
 
 
 def nearest_later(dead: IntArray, versions: IntArray) -> IntArray:
-    """The oldest version from each (least) death on; `UNKNOWN` where there is none."""
+    """The oldest version that is not older than each (first) death; `UNKNOWN` where there is none."""
     at = np.searchsorted(versions, dead, side="left")
     return np.append(versions, UNKNOWN)[at]
 
@@ -274,7 +274,7 @@ def plan_expiry(
     Args:
         ids: live snapshot ids, ascending, gaps allowed.
         time_ms_of: commit time of a snapshot; called only for snapshots about to expire and for the first that stays.
-        expiry_limit: no snapshot from this id on may expire (a consumer reads it next); None: no limit.
+        expiry_limit: the first snapshot that may not expire, because a consumer reads it next; None: no limit.
     """
     count_max = min(len(ids) - retention.retain_min, retention.max_deletes)
     if expiry_limit is not None:

@@ -1,7 +1,7 @@
 """Consumers: the progress of streaming readers, one file each at ``consumer/consumer-<name>``.
 
-Owns: these files. Streams of lakebed and of other clients of the format write them; expiry honours them: neither the
-snapshot that a consumer reads next nor a newer one expires.
+Owns: these files. Streams of lakebed and of other clients of the format write them. Expiry keeps the snapshot that a
+consumer reads next, and every newer one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A streaming reader and where it is."""
+    """A streaming reader and the snapshot that it reads next."""
 
     name: str
     next_snapshot_id: int
@@ -55,9 +55,9 @@ def load_consumers(store: ObjectStore, layout: Layout) -> Iterator[Consumer]:
 
 
 def store_consumer(store: ObjectStore, layout: Layout, name: str, *, next_snapshot_id: int) -> None:
-    """Write where a consumer is; the file is new or replaced.
+    """Write the progress of a consumer; its file is created or replaced.
 
-    Raises `InvalidRequest`: a name that is not letters, digits and ``_.-``. Cost: 1 PUT.
+    Raises `InvalidRequest`: the name has other characters than letters, digits and ``_.-``. Cost: 1 PUT.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(

@@ -1,8 +1,9 @@
 """The context of one branch of a table: what the functions of this package work on.
 
-Owns: `TableBranch`, which holds the store, the paths and the components of a branch. Invariants: a context is immutable
-but for the newest schema it has seen; making one costs no request. Rows, commits and deletions are functions of a
-context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more; tags are methods of its `tags`.
+Owns: `TableBranch`, which holds the store, the paths and the components of a branch. Rows, commits and deletions are
+functions of a context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more. Tags are methods of its `tags`.
+
+Invariants: only the newest schema that a context has seen ever changes in it. Making a context costs no request.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TableBranch:
     def of(
         cls, store: ObjectStore, *, name: str, schemas: SchemaLog, branch: str | None = None, environment: Environment
     ) -> TableBranch:
-        """The context of a branch, whose schemas have been seen; `branch` None is main. Cost: no request."""
+        """The context of a branch, given its schemas as read already; `branch` None is main. Cost: no request."""
         layout = Layout(branch=None if branch == MAIN_BRANCH else branch)
         snapshots = SnapshotLog(store, layout=layout, environment=environment)
         tags = Tags(
@@ -79,7 +80,7 @@ class TableBranch:
     def of_branch(self, branch: str | None) -> TableBranch:
         """Another branch of the table; None is main. Its `fork_point` is not looked up.
 
-        Its `schema` is this context's until `refresh` looks for its own. Cost: no request.
+        Its `schema` is the one of this context until `refresh` reads the branch's own. Cost: no request.
         """
         schemas = SchemaLog(self.store, Layout(branch=branch), newest=self.schema)
         other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
@@ -89,7 +90,7 @@ class TableBranch:
     def main(self) -> TableBranch:
         """Main of the same table; this context itself when it is main's.
 
-        Cost: 1 LIST + 1 GET, once, for a branch that was opened by itself: main's newest schema. Else nothing.
+        Cost: no request, except once for a branch that was opened by itself: 1 LIST + 1 GET for main's newest schema.
         """
         if self.branch is None or self.made_by is not None:
             return self.made_by or self
@@ -106,7 +107,7 @@ class TableBranch:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest schema that was seen; `refresh` looks again."""
+        """The newest schema that was seen; `refresh` looks for a newer one."""
         return self.schemas.seen
 
     @property
@@ -119,7 +120,7 @@ class TableBranch:
         """The index files of dynamic buckets."""
         if self.origin is not None:
             return self.origin.hash_index
-        from lakebed.table.files.dynamic_bucket import HashIndex  # only writers need it, and it takes long to load
+        from lakebed.table.files.dynamic_bucket import HashIndex  # only writers need it, and its import is slow
 
         return HashIndex(self.store, self.layout)
 
@@ -128,21 +129,21 @@ class TableBranch:
         return self.schemas.refresh()
 
     def detach(self) -> TableBranch:
-        """The same context for one verb: other threads and verbs do not change the schema that it works by.
+        """The same context for one verb: its schema does not change when other threads and verbs refresh this context.
 
-        What it sees, this context has seen too. Cost: no request.
+        A schema that the copy reads is seen by this context too. Cost: no request.
         """
         return replace(self, schemas=self.schemas.detach(), origin=self)
 
     def look(self) -> TableBranch:
-        """As `detach`, with the newest schema that there is. Raises, and costs, as `refresh`.
+        """Like `detach`, with the newest schema that exists. Raises, and costs, as `refresh`.
 
-        Look after the snapshot was found on which a verb works: the schema is then at least as new as all its files.
+        Call it after finding the snapshot that a verb works on: the schema is then at least as new as all its files.
         """
         detached = self.detach()
         detached.refresh()
         return detached
 
     def now_ms(self) -> int:
-        """Unix ms, UTC, by the clock of the environment."""
+        """The time by the environment's clock, Unix ms, UTC."""
         return self.environment.clock.now_ms()

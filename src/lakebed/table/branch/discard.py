@@ -2,8 +2,8 @@
 
 Best effort: a file that cannot be deleted stays as an orphan for `remove_orphan_files`. Callers must be certain that no
 snapshot references the files: the write failed before the commit, or the commit is known to have failed. After an
-unclear outcome (`Unavailable`, `OutcomeUnknown`, an interrupt) nothing may be discarded, once a snapshot was put that
-names them: `lakebed.table.commit.commit.OwnFiles` says whether that may be.
+unclear outcome (`Unavailable`, `OutcomeUnknown`, an interrupt) nothing may be discarded if a snapshot that names the
+files was put. `lakebed.table.commit.commit.OwnFiles` says whether that is so.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from lakebed.table.model.model import BucketChange, TableSchema
 
 
 def discard(store: ObjectStore, paths: Iterable[str]) -> None:
-    """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
+    """Delete files that nothing references. Never raises when the store fails. Cost: 1 DELETE a thousand files."""
     doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
     if doomed:
         Sweeper(store, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=doomed))
 
 
 def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
-    """Delete the files that changes brought, which are known not to be committed. As `discard`."""
+    """Delete the files that changes wrote, which are known not to be committed. Errors and cost as `discard`."""
     discard(branch.store, paths_written(changes, schema=branch.schema))
 
 
 def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> list[str]:
-    """Paths of the files that changes brought into being; a file that only changes its level is not one of them.
+    """Paths of the files that changes wrote. A file that only changes its level was not written and is left out.
 
-    A file outside the table is named by its URL.
+    The path of a file outside the table is its URL.
     """
     placement = Placement.of(schema)
     paths = []

@@ -1,7 +1,7 @@
-"""Recognise a commit that was made before, by its pair of user and identifier. Reads snapshots alone.
+"""Recognise a commit that was made before, by its pair of user and identifier. Reads snapshots only.
 
-Invariant: a pair is known while the newest version has what was committed with it: a rollback forgets the pairs of the
-versions that it takes away.
+Invariant: a pair is known while the newest version contains what was committed with it. A rollback forgets the pairs of
+the versions that it takes away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 
 
 def find_commit(branch: TableBranch, commit_user: str, commit_identifier: int) -> Snapshot | None:
-    """The snapshot that a pair was committed with, or the newest when that one expired; None: not committed yet.
+    """The snapshot that was committed with this pair, or the newest one if that has expired; None: not committed yet.
 
     For callers to whom preparing a commit again is expensive. Cost: 1 probe + 1 GET (newest snapshot).
     """
@@ -42,11 +42,11 @@ def find_earlier(
 
 
 def load_restored(branch: TableBranch, target: Snapshot, head: InheritedState) -> InheritedState:
-    """The state of a version that becomes the newest again; `head` is that of the newest version.
+    """The state of a version that becomes the newest again; `head` is the state of the newest version.
 
-    Where no snapshot of lakebed is left that would say it, it is that part of `head` which is as old as the version: a
-    pair that is forgotten for no reason would be committed twice.
-    Cost: nothing when lakebed wrote the version; else as `load_inherited`.
+    If no snapshot of lakebed up to that version is left, return the part of `head` that is not newer than the version:
+    a pair that was forgotten without need could be committed twice.
+    Cost: no further GET when lakebed wrote the version; else as `load_inherited`.
     """
     if any(is_ours(snapshot) for snapshot in newest_first(branch, target)):
         return load_inherited(newest_first(branch, target))

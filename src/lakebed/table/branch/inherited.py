@@ -1,14 +1,14 @@
-"""State that every snapshot inherits from the one before, in its `properties`.
+"""State that every snapshot inherits from its predecessor, in its `properties`.
 
 Owns: `InheritedState`, the keys below, and reading them from the newest snapshot that lakebed wrote.
 
     lakebed.format        "1": lakebed wrote this snapshot and copied the state
-    lakebed.follows       id of the snapshot before, where it is not the id - 1 (see `commit`)
+    lakebed.follows       id of the predecessor, where it is not this id - 1 (see `commit`)
     lakebed.restored      "true" once a rollback restored old files (their lifetimes then have holes)
     lakebed.user.<user>   "<identifier>@<snapshot id>": newest commit of each streaming user, so that a replay is
                           recognised after its snapshot expired. DO NOT CHANGE: on disk.
 
-Invariants: at most `USERS_MAX` users are kept, those that committed last; the replay of an older user is recognised
+Invariants: at most `USERS_MAX` users are kept, those that committed last. The replay of an older user is recognised
 only while its own snapshots live. Snapshots of other clients hold no state: the search goes back to the newest snapshot
 that lakebed wrote.
 """
@@ -58,7 +58,7 @@ class InheritedState:
 
 
 def is_ours(snapshot: Snapshot) -> bool:
-    """Whether lakebed wrote this snapshot, and so copied the state of the one before."""
+    """Whether lakebed wrote this snapshot, and so copied its predecessor's state into it."""
     return _FORMAT in snapshot.properties
 
 
@@ -69,7 +69,7 @@ def follows(snapshot: Snapshot) -> int:
 
 
 def inheritance_of(snapshot: Snapshot) -> InheritedState:
-    """The state in one snapshot (or tag) that lakebed wrote, without its own commit."""
+    """The state stored in a snapshot (or tag) that lakebed wrote, without that snapshot's own commit."""
     users: dict[str, UserCommit] = {}
     for key, value in snapshot.properties.items():
         identifier, at, snapshot_id = value.partition("@")
@@ -79,9 +79,9 @@ def inheritance_of(snapshot: Snapshot) -> InheritedState:
 
 
 def load_inherited(newest_first: Iterable[Snapshot]) -> InheritedState:
-    """The state that the next commit must write: of the newest snapshot of lakebed, plus every commit since.
+    """The state that the next commit must write: that of lakebed's newest snapshot, plus every commit since.
 
-    Cost: nothing when lakebed wrote the newest snapshot; else 1 GET a snapshot of other clients since then.
+    Cost: nothing when lakebed wrote the newest snapshot; else 1 GET for each snapshot of other clients since.
     """
     since: list[Snapshot] = []
     inherited = InheritedState()
@@ -110,5 +110,5 @@ def _is_integer(text: str) -> bool:
 
 
 def rollback_target(snapshot: Snapshot) -> int | None:
-    """The id of the version that a rollback restored with this snapshot; None for other snapshots."""
+    """The id of the version that this snapshot restored by a rollback; None for other snapshots."""
     return whole_number(snapshot.properties.get(ROLLED_BACK_TO, ""))

@@ -1,4 +1,4 @@
-"""Manifests and lists of one table, read through the cache.
+"""Manifests and manifest lists of one table, read through the cache.
 
 Owns: which objects are read for a snapshot, and how many in parallel.
 
@@ -6,7 +6,7 @@ Invariants:
 - A manifest is read and decoded once a process, as long as the cache holds it.
 - Sizes recorded in snapshots and lists are checked: a truncated object is `Corruption`.
 - Base manifests come before delta manifests, in committed order.
-- Many small manifests, or lists, are decoded together: decoding each by itself costs as much as reading forty records.
+- Many small manifests, or lists, are decoded together: decoding one alone costs as much as reading forty records.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class ManifestReader:
     def extended_metas(
         self, list_name: str, *, size_bytes: int | None = None, parts: Sequence[str] = ()
     ) -> list[ManifestMeta]:
-        """As `metas`, of a list of another client that is likely to begin with the lists `parts`.
+        """As `metas`, for a list of another client that probably begins with the contents of the lists `parts`.
 
-        What the list has of them is not decoded again if they were read by this function: the base list of a commit
-        repeats the base and delta lists of the one before. Cost: as `metas`; memory of the cache: the list, undecoded.
+        The base list of a commit repeats the base and delta lists of the commit before. So the shared part is not
+        decoded again if this function has read those lists. Cost: as `metas`; in the cache: the list, undecoded.
         """
         key = self._content_key(list_name)
         known: DecodedList | None = self._cache.get(key)
@@ -180,7 +180,7 @@ class ManifestReader:
         return entries
 
     def all_metas_of_each(self, snapshots: Sequence[Snapshot]) -> list[list[ManifestMeta] | None]:
-        """As `all_metas`, of many snapshots; None where a list is unreadable. Cost: as that, 16 GETs at once."""
+        """As `all_metas`, for many snapshots; None where a list is unreadable. Cost: the same, 16 GETs at once."""
         sizes = {
             name: size_bytes
             for snapshot in snapshots
@@ -216,7 +216,7 @@ class ManifestReader:
     def entries_of_each(self, metas: Iterable[ManifestMeta], columns: Sequence[str]) -> JoinedEntries:
         """Some columns of the entries of many manifests, as `entries` returns them, in any order of the manifests.
 
-        Cost: 1 GET a manifest that is not cached, 16 at once, and none when the same call is repeated. Memory: the
+        Cost: 1 GET for each manifest that is not cached, 16 at once; no GET when the same call is repeated. Memory: the
         result, and `_JOINED_COUNT_MAX` small manifests or one large.
         """
         distinct = {meta.file_name: meta for meta in metas}
@@ -247,7 +247,7 @@ class ManifestReader:
                 end += count
         tables = [NO_ENTRIES.select(columns), *(table.select(columns) for _, _, table in parts)]
         result = JoinedEntries(pa.concat_tables(tables).combine_chunks(), ranges)
-        if len(ranges) == len(distinct):  # what is unreadable may be restored
+        if len(ranges) == len(distinct):  # an unreadable manifest may be restored later
             size_bytes = _resident_bytes(result.rows) + _RANGE_BYTES * len(ranges)
             self._cache.put((self._store.root_url, digest), result, size_bytes=size_bytes)
         return result
@@ -255,7 +255,7 @@ class ManifestReader:
     def _small_entries(
         self, metas: Mapping[str, ManifestMeta], sizes: Mapping[str, int | None], columns: Sequence[str]
     ) -> Iterator[tuple[Sequence[str], Sequence[int], pa.Table]]:
-        """Some manifests by name, with the number of entries of each, and these; unreadable manifests are left out."""
+        """Manifests by name, the number of entries of each, and the entries. Unreadable manifests are left out."""
         for bodies in self._read_each(sizes):
             names = list(bodies)
             added = [metas[name].added_snapshot for name in names]
@@ -263,7 +263,7 @@ class ManifestReader:
             for joined in decode_manifests(list(bodies.values()), added_snapshots=added):
                 members = [names[position] for position in joined.positions]
                 if joined.counts != [_entry_count(metas[name]) for name in members]:
-                    continue  # one of them is damaged
+                    continue  # one of these manifests is damaged
                 yield members, joined.counts, joined.entries.select(columns)
                 for name in members:
                     del alone[name]
@@ -273,7 +273,7 @@ class ManifestReader:
                     yield (name,), (entries.num_rows,), entries.select(columns)
 
     def _read_each(self, sizes: Mapping[str, int | None]) -> Iterator[dict[str, Buffer]]:
-        """The bytes of manifests, or lists, by name, some at a time, without those that are unreadable."""
+        """The bytes of manifests, or lists, by name, in batches. Unreadable ones are left out."""
 
         def read(name: str) -> Buffer | None:
             return _attempt(lambda: self._read(self._layout.manifest(name), sizes[name]))
@@ -314,9 +314,9 @@ class ManifestReader:
         Returns:
             `ENTRY_SCHEMA`, ADD entries only.
 
-        Raises `Corruption`: a manifest is unreadable. Cost: 1 GET a manifest not cached, up to 16 in parallel, and the
-        two lists. The files of a snapshot are cached; if a later snapshot only adds manifests to its list, those alone
-        are read.
+        Raises `Corruption`: a manifest is unreadable. Cost: 1 GET for each manifest that is not cached, up to 16 in
+        parallel, and the two lists. The files of a snapshot are cached. If a later snapshot only adds manifests to its
+        list, only those are read.
         """
         metas = self.all_metas(snapshot)
         kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
@@ -350,7 +350,8 @@ class ManifestReader:
         """The cache key of the live files of each prefix of a list of manifests.
 
         Names of manifests are unique and their bytes never change, so the key identifies the content. Snapshot ids
-        would not: another client reuses them after a rollback. Cost: 2 us a manifest that the last call did not have.
+        would not: another client reuses them after a rollback. Cost: 2 us for each manifest that the last call did not
+        have.
         """
         keyed, keys = self._keyed
         if len(metas) < len(keyed) or metas[: len(keyed)] != keyed:
@@ -369,7 +370,7 @@ class ManifestReader:
         return self.concat_entries(self._delta_metas(snapshot))
 
     def changelog_entries(self, snapshot: Snapshot) -> pa.Table:
-        """The changelog files of a snapshot; none where it names none. Cost: 1 GET + 1 GET a manifest, cached."""
+        """The changelog files of a snapshot; empty where it names none. Cost: 1 GET + 1 GET a manifest, cached."""
         if snapshot.changelog_manifest_list is None:
             return self.concat_entries([])
         size_bytes = snapshot.changelog_manifest_list_size
@@ -400,7 +401,7 @@ def _entry_count(meta: ManifestMeta) -> int:
 
 
 def _attempt(read: Callable[[], T]) -> T | None:
-    """What is read; None where it is unreadable."""
+    """The result of `read`; None where it is unreadable."""
     try:
         return read()
     except Unreadable:
@@ -408,6 +409,6 @@ def _attempt(read: Callable[[], T]) -> T | None:
 
 
 def _resident_bytes(entries: pa.Table) -> int:
-    """The memory of a table: its whole buffers, even if it uses a slice of them, and Arrow's overhead."""
+    """The memory that a table keeps alive: its whole buffers, also where it uses a slice, and Arrow's overhead."""
     chunk_count = entries.num_columns * entries.column(0).num_chunks
     return int(entries.get_total_buffer_size() + _COLUMN_OVERHEAD_BYTES * chunk_count)

@@ -1,11 +1,12 @@
-"""Renaming a branch: its small files are copied to the new name, and every process that looks can finish it.
+"""Renaming a branch: its small files are copied to the new name. Any process can finish an interrupted rename.
 
-Owns: the folder ``lakebed/renamed/<old name>/<id of the old pin>/`` in main, and the steps behind it
+Owns: the folder ``lakebed/renamed/<old name>/<id of the old pin>/`` in main, and the steps of a rename
 (docs/design/0057):
 
-    mark        {"to": new name}: created once, so it decides between two renames, or {"to": null}: and a deletion
+    mark        {"to": new name} for a rename, {"to": null} for a deletion. Create-only, so it decides between two
+                renames, and between a rename and a deletion
     schema-<n>  each schema of the old name, saved before it is deleted
-    state       all files that the new name gets, with their bytes: created once, when no schema is left. It decides
+    state       all files that the new name gets, with their bytes. Create-only, put when no schema is left. It decides
                 which snapshots and tags move
 
 DO NOT CHANGE: on disk.
@@ -13,11 +14,12 @@ DO NOT CHANGE: on disk.
 Invariants:
 - The new name's pin is put first, create-only, and says which branches it was renamed from. Both pins hold the fork
   snapshot until the old folder is empty.
-- From the mark on a rename is only ever finished, never undone. The old pin is its lease: who finds another one there,
-  or none, has nothing more to do. A process that sleeps between that look and its request may repeat that one request.
-- Nothing is acknowledged to the old name from the moment that its schemas are gone. A writer whose snapshot is there
-  finishes the rename and looks whether it moved (`confirm_commit`): so state and writer agree.
-- The new name's schemas are put last, the newest first: then the branch is whole.
+- Once the mark exists, a rename is only ever finished, never undone. The old pin is its lease: a process that reads
+  another pin there, or none, has nothing more to do. A process that stalls between that look and its request may repeat
+  that one request.
+- Nothing is acknowledged to the old name once its schemas are gone. A writer that put a snapshot there finishes the
+  rename and looks whether its snapshot moved (`confirm_commit`). So the state and the writer agree.
+- The new name's schemas are put last, the newest first: after that the branch is complete.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Rename:
 
     @property
     def folder(self) -> str:
-        """Of its mark, the saved schemas and the state."""
+        """The folder of its mark, the saved schemas and the state."""
         return f"{RENAMED_FOLDER}/{self.old}/{self.old_id}"
 
     @property
@@ -108,13 +110,13 @@ def _load_mark(main: TableBranch, rename: Rename) -> str | None:
     try:
         return decode_object(main.store.get(rename.mark), _Mark, path=rename.mark).to
     except NotFound:
-        return None  # it was finished since the listing
+        return None  # finished since the listing
 
 
 def finish_renames(main: TableBranch) -> list[Rename]:
     """Finish every rename that was begun, and return them.
 
-    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 LIST when there is none.
+    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 LIST when there is no rename.
     """
     renames = load_renames(main)
     for rename in renames:
@@ -123,9 +125,9 @@ def finish_renames(main: TableBranch) -> list[Rename]:
 
 
 def claim(main: TableBranch, name: str, pin: Tag, *, to: str | None) -> Rename:
-    """Decide what becomes of a branch: a rename or, with `to` None, its deletion. Returns what was decided.
+    """Decide what becomes of a branch: a rename or, with `to` None, its deletion. Return what was decided.
 
-    Cost: 1 PUT; where another was first also 2 GETs.
+    Cost: 1 PUT, and 2 GETs when another process decided first.
     """
     rename = Rename(name, branch_id(pin), to)
     body = msgspec.json.encode(_Mark(to))
@@ -137,7 +139,7 @@ def claim(main: TableBranch, name: str, pin: Tag, *, to: str | None) -> Rename:
 
 
 def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
-    """Put the pin of the new name, if it is not there.
+    """Put the pin of the new name, unless this rename has put it already.
 
     Raises `AlreadyExists`: the name belongs to another branch; `NotFound`: the old branch is gone.
     """
@@ -160,11 +162,11 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
 
 
 def read_created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
-    """When a branch was created, Unix ms, UTC, by the store's clock, whatever it is called now.
+    """When a branch was created, whatever its name is now: Unix ms, UTC, by the store's clock.
 
     Args:
         pin: the branch's; None: another client made it.
-    Cost: 1 LIST; of a branch that was renamed nothing.
+    Cost: 1 LIST; none for a branch that was renamed.
     """
     created = None if pin is None else pin.snapshot.properties.get(CREATED)
     if created is not None and created.isascii() and created.isdigit():
@@ -174,14 +176,14 @@ def read_created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
 
 
 def release_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
-    """Remove the pin of a new name that the branch did not get."""
+    """Remove the pin of a new name whose rename will not take place."""
     other = main.tags.find(fork_pin(new))
     if other is not None and _lines(other) == [*_lines(pin), f"{old}/{branch_id(pin)}"]:
         main.tags.unpin_hidden(f"branch.{new}")
 
 
 def was_renamed(pin: Tag, old: str) -> bool:
-    """Whether the branch of a pin had another name before."""
+    """Whether the branch of this pin was once called `old`."""
     return any(line.rpartition("/")[0] == old for line in _lines(pin))
 
 
@@ -195,8 +197,8 @@ def _lines(pin: Tag) -> list[str]:
 def finish_rename(main: TableBranch, rename: Rename) -> None:
     """Finish a rename from whatever state it is in; a no-op when it is finished.
 
-    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 GET and 2 PUTs a file of the branch's folder,
-    about 20 requests more.
+    Raises `AlreadyExists`: another branch has taken the new name. Cost: 1 GET and 2 PUTs for each file of the branch's
+    folder, and about 20 requests.
     """
     assert rename.new is not None
     try:
@@ -232,7 +234,7 @@ def _take_name(main: TableBranch, rename: Rename, pin: Tag) -> None:
 
 
 def _look(main: TableBranch, rename: Rename) -> Tag:
-    """The old pin. Raises `_Finished`. Cost: 1 GET."""
+    """Return the old pin. Raises `_Finished` when it is gone or belongs to another branch. Cost: 1 GET."""
     pin = main.tags.find(fork_pin(rename.old))
     if pin is None or branch_id(pin) != rename.old_id:
         raise _Finished
@@ -240,9 +242,9 @@ def _look(main: TableBranch, rename: Rename) -> Tag:
 
 
 def _hide(main: TableBranch, rename: Rename) -> None:
-    """Delete the schemas of the old name, each after it was saved, until none is left.
+    """Save, then delete, the schemas of the old name, until none is left.
 
-    One that is put meanwhile was confirmed by an older one that was there, or is withdrawn.
+    A schema that a writer puts meanwhile was either confirmed by an older schema that still existed, or is withdrawn.
     """
     folder = Layout(branch=rename.old).schema_folder
     for _ in range(_LOOKS_MAX):
@@ -266,7 +268,7 @@ def _load_state(main: TableBranch, rename: Rename) -> _State | None:
 
 
 def _decide(main: TableBranch, rename: Rename) -> _State:
-    """Decide, once, which files move: those of the old name whose schemas are gone, and the saved schemas."""
+    """Decide, once, which files move: those still under the old name, whose schemas are gone, and the saved schemas."""
     root = Layout(branch=rename.old).root
     for _ in range(_LOOKS_MAX):
         listed = _list_files(main, root)
@@ -288,7 +290,7 @@ def _decide(main: TableBranch, rename: Rename) -> _State:
 
 
 def _list_files(main: TableBranch, root: str) -> list[ObjectMeta]:
-    """The files to move: snapshots first, and what a deletion stores before it hides them last."""
+    """The files to move. Snapshots come first, and last what a deletion stores before it hides them."""
     left_out = Layout(branch=root.removeprefix("branch/branch-").removesuffix("/")).tag_index
     metas = [
         meta
@@ -313,12 +315,12 @@ def _put_branch(main: TableBranch, rename: Rename, pin: Tag, state: _State) -> N
         for path, body in state.files.items():
             if path not in schemas:
                 _put(main, rename, root + path, body)
-        late = [meta.path for meta in main.store.list(root.removesuffix("/"))]  # of an earlier branch of the name
+        late = [meta.path for meta in main.store.list(root.removesuffix("/"))]  # of an earlier branch of this name
         late = [path for path in late if path.removeprefix(root) not in state.files]
         if late and not branch_exists(main.store, rename.new):
             _look(main, rename)
             delete_files(main.store, late, reason="of an earlier branch of the name")
-    _take_name(main, rename, pin)  # a search of orphans without a grace may have taken it
+    _take_name(main, rename, pin)  # a collection of orphans without a grace may have deleted the pin
     new_pin = main.tags.find(fork_pin(rename.new))
     if new_pin is not None and has_object(main.store, mark_path(rename.old, pin)):
         _look(main, rename)
@@ -332,7 +334,7 @@ def _put(main: TableBranch, rename: Rename, path: str, body: bytes) -> None:
     try:
         main.store.put(path, body, create_only=True)
     except AlreadyExists:
-        # Ours, of an earlier try; or what a late writer of an earlier branch of the name left.
+        # An earlier try of this rename put it, or a late writer of an earlier branch of the name.
         if bytes(main.store.get(path)) != body and not branch_exists(main.store, str(rename.new)):
             main.store.put(path, body)
 
@@ -352,14 +354,14 @@ def _busy(rename: Rename) -> Conflict:
 def confirm_commit(
     branch: TableBranch, snapshot: Snapshot, began_in: str | None, schema: TableSchema, listed: ObjectMeta | None
 ) -> None:
-    """As `SchemaLog.confirm`, for a snapshot that was just put: one that a rename took to the new name is committed.
+    """As `SchemaLog.confirm`, for a snapshot that was just put. A snapshot that a rename moved to the new name counts.
 
     Args:
-        began_in: the id of the branch, by `find_branch_id`, before the snapshot was found that this one is based on. A
+        began_in: `find_branch_id` of the branch, called before the snapshot was read that this one is based on. A
             branch that was created since may have the same schemas.
 
     Raises also `OutcomeUnknown`: the rename cannot be finished, or the new name has forgotten the snapshot. Cost: as
-    `confirm`, in a branch 1 GET more.
+    `confirm`; in a branch 1 GET more.
     """
     try:
         branch.schemas.confirm(schema, listed)
@@ -369,7 +371,7 @@ def confirm_commit(
         if branch.branch is None or not _has_moved(branch.main, branch.branch, snapshot):
             raise
         if not branch.store.is_versioned:
-            hint = [branch.layout.latest_hint]  # which was put into the empty folder
+            hint = [branch.layout.latest_hint]  # the hint that was put into the empty folder
             delete_files(branch.store, hint, reason=_REASON)
 
 
@@ -402,7 +404,7 @@ def _pins(main: TableBranch) -> list[Tag]:
 
 
 def branch_ids(main: TableBranch) -> frozenset[str]:
-    """An id of each branch that lakebed made: a rename gives another. Cost: 1 LIST, and 1 GET each."""
+    """One id for each branch that lakebed made; a rename changes the id. Cost: 1 LIST, and 1 GET each."""
     return frozenset(f"{pin.name}/{branch_id(pin)}" for pin in _pins(main))
 
 

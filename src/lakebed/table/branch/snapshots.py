@@ -5,15 +5,14 @@ that makes a commit visible.
 
 Invariants:
 - Only the create-only put of ``snapshot-<n+1>`` decides a race; the write id is the snapshot's `uuid`.
-- An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks,
-  expiry).
-- ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look; they are written after the commit, not
-  durably, best effort, and never trusted alone. A store that is versioned as a whole has none: they would make any two
-  versions differ.
+- lakebed never uses an id twice: ids below the boundary are fenced. Gaps between ids are legal (rollbacks, expiry).
+- ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look. They are written after the commit, best
+  effort and not durably, and never trusted alone. A store that is versioned as a whole has none: they would make any
+  two versions differ.
 - Commit times never decrease along the ids that lakebed wrote, so a time is found by bisection.
 
-Other clients of the format write snapshots too; they ignore the boundary, and their renames may overwrite a file on a
-local folder.
+Other clients of the format write snapshots too. They ignore the boundary, and on a local folder their renames may
+overwrite a file.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SnapshotLog:
 
     @property
     def seen_id(self) -> int | None:
-        """The newest id that this object has seen; others may have added newer ones, or rolled it back."""
+        """The newest id that this object has seen. Others may have added newer ones since, or rolled it back."""
         return self._log.seen
 
     def latest(self, *, exact: bool = True) -> Snapshot | None:
@@ -70,8 +69,8 @@ class SnapshotLog:
             exact: False may miss newer ids after a gap that another client's rollback left. Enough for a commit, which
                 then loses its race and reads again.
 
-        Cost: 1 GET + 1 HEAD (no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each commit of
-        other writers since the last call; the first call 1 GET of the hint more.
+        Cost: 1 GET + 1 HEAD (no newer one exists), and 1 LIST of the boundary when exact. In addition 1 HEAD for each
+        commit of other writers since the last call, and in the first call 1 GET of the hint.
         """
         newest = self._log.newest(exact=exact)
         return None if newest is None else decode_snapshot(newest[1], path=self._layout.snapshot(newest[0]))
@@ -79,7 +78,7 @@ class SnapshotLog:
     def next_id(self, newest: Snapshot | None) -> int:
         """The id of a commit on top of a snapshot: the next one, or the boundary if that is higher.
 
-        The boundary is higher after another client rolled back below it. Cost: 1 LIST at first, then nothing.
+        The boundary is higher after another client rolled back below it. Cost: 1 LIST in the first call, then nothing.
         """
         return max(1 if newest is None else newest.id + 1, self._log.free_from())
 
@@ -113,7 +112,7 @@ class SnapshotLog:
         """One snapshot by id.
 
         Raises:
-            NotFound: it never existed or has expired; the sentence names the ids that are there.
+            NotFound: it never existed or has expired; the message names the ids that exist.
             Corruption: the file is unreadable.
         Cost: 1 GET (a miss adds 1 LIST for the message).
         """
@@ -144,7 +143,7 @@ class SnapshotLog:
         while remaining:
             middle = len(remaining) // 2
             snapshot = self.find(remaining[middle])
-            if snapshot is None:  # expired since the listing: as if it had not been listed
+            if snapshot is None:  # expired since the listing: treated as not listed
                 del remaining[middle]
             elif snapshot.time_ms <= time_ms:
                 best, remaining = snapshot, remaining[middle + 1 :]
@@ -156,8 +155,8 @@ class SnapshotLog:
         """Make a snapshot visible: one durable create-only put of its id, then the hints.
 
         Args:
-            confirm: called after the put; raises when the table, or its branch, is gone or another one.
-            hints: False leaves the hint of the newest one to the caller (`store_latest_hint`).
+            confirm: called after the put; raises when the table, or its branch, is gone or was replaced by another.
+            hints: False leaves the hint of the newest snapshot to the caller (`store_latest_hint`).
 
         Raises:
             Conflict: another writer took the id: read again and try the next.
@@ -169,7 +168,8 @@ class SnapshotLog:
             raise ValueError("a snapshot needs a uuid: it is the write id")
         self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid, hints=hints)
         try:
-            # A drop deletes schemas first, then lists snapshots: what it did not list finds no schema here.
+            # A drop deletes the schemas first and lists the snapshots after that. If it did not list this snapshot,
+            # then `confirm` does not find a schema.
             until_answered(
                 confirm,
                 what=f"{self._layout.snapshot(snapshot.id)} was created, and whether its table is there is not known",
@@ -183,10 +183,10 @@ class SnapshotLog:
             self.store_earliest_hint(1)
 
     def store_latest_hint(self, *, confirm: Callable[[], object]) -> None:
-        """Write the hint for other clients that names the newest snapshot seen here; best effort, they check it.
+        """Write the hint for other clients that names the newest snapshot seen here. Best effort: they check it.
 
         Args:
-            confirm: as of `append`: in the folder of a table that was dropped meanwhile no hint stays.
+            confirm: as in `append`: no hint stays in the folder of a table that was dropped meanwhile.
 
         Cost: 1 PUT, and that of `confirm`.
         """
@@ -198,7 +198,7 @@ class SnapshotLog:
         except (NotFound, Conflict):
             self._delete_latest_hint()
         except (Unavailable, OutcomeUnknown):
-            return  # the drop, or the next commit, sees to it
+            return  # the drop, or the next commit, takes care of it
 
     def _delete_latest_hint(self) -> None:
         if not self._store.is_versioned:
@@ -206,7 +206,7 @@ class SnapshotLog:
             Sweeper(self._store).delete_all([hint])
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
-        """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""
+        """Write the hint for other clients that names the oldest snapshot. Best effort: they check it. Cost: 1 PUT."""
         if self._store.is_versioned:
             return
         try:
@@ -233,7 +233,7 @@ class SnapshotLog:
 
 
 def write_id_of(body: Buffer) -> str | None:
-    """The uuid inside a snapshot file; None if it has none or is not readable as a snapshot."""
+    """The uuid in a snapshot file; None if it has none or cannot be read as a snapshot."""
     try:
         return decode_snapshot(body, path="snapshot").uuid
     except (Corruption, UnsupportedFormat):

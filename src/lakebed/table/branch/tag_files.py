@@ -1,13 +1,13 @@
-"""The tags of a listing, read with few requests: a tag that was read before is recognised by its listing.
+"""The tags of a listing, read with few requests: the listing shows which tags were read before and have not changed.
 
-Owns: `load_tags` and the process's cache of decoded tags, within a bound of bytes.
+Owns: `load_tags` and the process's cache of decoded tags, which is limited in bytes.
 
 Invariants:
 - A tag file can be replaced. A cached tag is used only while the listing shows the same path, size, modification time
   and etag as when it was read.
-- A tag is cached only when its file had not changed for `SETTLED_MS` when it was listed. A replacement gets a later
-  modification time then, also where times have whole seconds, so no replacement looks like what is cached; neither does
-  a file that was replaced between listing and reading and has its old bytes again.
+- A tag is cached only if its file had not changed for `SETTLED_MS` when it was listed. A later replacement then gets a
+  later modification time, even where times have whole seconds. So no replacement looks like the cached tag, nor does a
+  file that was replaced between listing and reading and later gets its old bytes again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TAG_BYTES: Final = 2_000
 
 
 def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, environment: Environment) -> list[Tag]:
-    """The tags of some names, in order; those that were deleted since the listing are left out.
+    """The tags of some names, in order. Tags that were deleted since the listing are left out.
 
     Args:
         listed: name and listing of each tag file.
 
-    Raises `Corruption`, `UnsupportedFormat`: see `decode_tag`. Cost: 1 GET a tag that is not cached, up to 16 at once;
-    in local folders one after the other, where threads only wait for each other.
+    Raises `Corruption`, `UnsupportedFormat`: see `decode_tag`. Cost: 1 GET for each tag that is not cached, up to 16 at
+    once; in local folders one after the other, where threads would only wait for each other.
     """
     now_ms = environment.clock.now_ms()
 

@@ -1,14 +1,17 @@
-"""Which snapshots are tagged, without reading each tag: one LIST, one small hint object, and the tags it does not know.
+"""Which snapshots are tagged, without reading each tag: one LIST, one small hint object, and the tags not in it.
 
 Owns: ``lakebed/tag-index``. Format: ``LBTAGIX2``, 8 bytes of SHA-256 over the rest, then zstandard of three
 little-endian int64 columns one after the other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1:
 never). The key is 64 bits of SHA-256 over the listing of a tag's file (name, size, modification time, etag): a listed
 tag with a known key is unchanged. (``LBTAGIX1`` had no checksum, and counts as missing.)
-Invariants: a hint only. Without the listing it says nothing; missing entries are read; an unreadable index counts as
-missing, and so does a damaged one: collectors keep the files of the versions that it names. It is rewritten when it
-lacks a tag, or when more than half of its rows are of deleted tags (a plain overwriting put; the last one wins, each is
-right), but not in a store that is versioned as a whole, where it would be one more difference between versions. About
-10 bytes a tag, so that expiring with a thousand tags reads little more than with none.
+
+Invariants:
+- The index is only a hint, and says nothing without the listing. Tags that are missing in it are read.
+- An unreadable or damaged index counts as missing: collectors keep the files of the versions that it names.
+- It is rewritten when it lacks a tag, or when more than half of its rows are of deleted tags. That is a plain
+  overwriting put: the last one wins, and each is right.
+- A store that is versioned as a whole never gets one: it would be one more difference between versions.
+- It has about 10 bytes a tag, so expiring with a thousand tags reads little more than with none.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _FRESH_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class TagEntry:
-    """What is known of a tag from its listing."""
+    """What is known of a tag without reading its file."""
 
     snapshot_id: int
     name: str
@@ -60,7 +63,7 @@ def load_entries(
     known = _load_known(store, layout.tag_index)
     keys = {name: _key(meta) for name, meta in by_name.items()}
     entries = []
-    # Rows of deleted tags do no harm: deleting one tag of many need not write the index of all the others.
+    # Rows of deleted tags do no harm. So deleting one tag of many need not rewrite the whole index.
     stale = len(known) > 2 * len(by_name)
     for name, meta in by_name.items():
         row = known.get(keys[name])
@@ -121,7 +124,7 @@ def _head_of(packed: bytes) -> bytes:
 
 
 def _store_known(store: ObjectStore, path: str, rows: list[tuple[int, TagEntry]]) -> None:
-    """Best effort: without it the next look reads more."""
+    """Write the index, best effort: without it the next call only reads more."""
     ids = np.array([entry.snapshot_id for _, entry in rows], dtype="<i8")
     columns = [
         np.array([key for key, _ in rows], dtype="<i8"),

@@ -12,13 +12,14 @@ Invariants:
 - Creating is create-only: of two creators one wins.
 - After its put, `create` checks that its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
   hides first and reads the tags afterwards, so one of the two always sees the other.
-- A source that is a tag may be one whose own creator has not checked yet, or died before its check: then the version
-  may be partly deleted. So `create` also checks that no deletion of that version is under way, and then that its lists
-  exist: a deletion is stored before it hides anything and until its last file, a list, is deleted.
-- In a branch, what is put is confirmed by a look for the branch: a rename takes no tag along that is put after its
+- A source that is a tag may not have been checked by its own creator yet, or that creator may have died before its
+  check. Then the version may be partly deleted. So `create` also checks that no deletion of that version is under way,
+  and then that its lists exist. A deletion is stored before it hides anything, and stays stored until its last file, a
+  list, is deleted.
+- In a branch, `create` looks for the branch after its put: a rename does not move a tag that is put after the branch's
   schemas are gone.
 - Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved. ``lakebed.pin.*`` are hidden
-  pins that lakebed creates for itself (forks, rollbacks): no user verb shows or changes them, every deleting verb
+  pins that lakebed creates for itself (forks, rollbacks). No user verb shows or changes them; every deleting verb
   respects them.
 
 Does not know: which data files a tag holds, or when they may be deleted; see `expire`.
@@ -66,11 +67,11 @@ class Source:
 
 
 def check_tag_name(name: str, *, of: str = "tag") -> None:
-    """Raise `InvalidRequest` unless `name` may be given to a tag; the sentence says which rule it breaks.
+    """Raise `InvalidRequest` unless `name` may be given to a tag; the message says which rule it breaks.
 
     Args:
         name: what the user gave.
-        of: what is named; branches follow the same rules.
+        of: the kind of thing that gets the name; branches follow the same rules.
     """
     problem = None
     if not isinstance(name, str) or not name.strip():
@@ -175,7 +176,7 @@ class Tags:
         return [tag for tag in self.list_all() if not is_hidden(tag.name)]
 
     def list_all(self) -> TagList:
-        """All tags with lakebed's hidden pins, oldest snapshot first. What every collector must honour.
+        """All tags and lakebed's hidden pins, oldest snapshot first. Every collector must honour them.
 
         Cost: as `list`.
         """
@@ -266,7 +267,7 @@ class Tags:
 
         Args:
             source: from `source(...)`; None is the newest snapshot.
-            lifetime_ms: lifetime from now; None is ``tag.default-time-retained``, else until deleted.
+            lifetime_ms: lifetime from now. None: that of ``tag.default-time-retained``, or without it until deleted.
             if_not_exists: return the existing tag instead of raising.
             marks: further ``properties``, such as `TAG_AUTOMATIC`.
 
@@ -290,7 +291,7 @@ class Tags:
         return self._put_new(HIDDEN_PREFIX + name, body, source=source, if_not_exists=False)
 
     def copy_hidden(self, old: str, new: str, *, marks: Mapping[str, str]) -> Tag:
-        """Pin what another hidden pin holds, which is there until this returns; no lifetime.
+        """Pin the version that another hidden pin holds. That pin must exist until this returns. No lifetime.
 
         Raises `AlreadyExists`; `NotFound`: the other pin is gone, and this one was withdrawn. Cost: 2 GETs + 1 PUT.
         """
@@ -328,7 +329,7 @@ class Tags:
         body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, lifetime_ms), marks=marks)
         self._store.put(self._layout.tag(name), body)
         if not self._is_there(tag_source):
-            # Both versions may be losing their files now; the old pin is at least what the caller had before.
+            # The files of both versions may be under deletion now. The old pin is at least what the caller had before.
             self._store.put(self._layout.tag(name), before.body)
             raise self._source_expired(name)
         self._confirm()
@@ -352,7 +353,7 @@ class Tags:
         return tag
 
     def remove_files(self, names: NameList) -> None:
-        """Delete tag files only; the caller handles the data files. Deleting a missing one is a no-op."""
+        """Delete tag files only; the caller handles the data files. Deleting a missing file is a no-op."""
         self._store.delete([self._layout.tag(name) for name in names])
 
     # ---- the protocol
@@ -395,7 +396,7 @@ class Tags:
                 self._store.delete([path])
 
     def _is_there(self, source: Source) -> bool:
-        """Whether the source still holds the version: a tag may have been pointed elsewhere meanwhile."""
+        """Whether the source still holds the version. A tag may have been pointed at another one meanwhile."""
         try:
             if parse_tag(source.path) is None:
                 self._store.head(source.path)
@@ -407,7 +408,7 @@ class Tags:
         return now.id == snapshot.id and self._is_whole(snapshot)
 
     def _is_whole(self, snapshot: Snapshot) -> bool:
-        """Whether no deletion has taken, or may be taking, the files of a version that a tag holds."""
+        """Whether no deletion has deleted, or may be deleting, files of a version that a tag holds."""
         if self._snapshots.exists(snapshot.id):
             return True
         for deletion in load_deletions(self._store, self._layout):
@@ -461,7 +462,7 @@ class Tags:
 
 
 def _encode_marked(source: Source, *, marks: Mapping[str, str], keep_marks: bool, fields: Mapping[str, Any]) -> bytes:
-    """The source's JSON with other marks, and with only the given of a tag's own fields."""
+    """The source's JSON with other marks, and with only the given ones of a tag's own fields."""
     document = json_object(source.body, source.path)
     properties = dict(document.get("properties") or {})
     if not keep_marks:

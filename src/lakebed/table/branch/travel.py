@@ -55,7 +55,7 @@ def resolve(branch: TableBranch, *, version: int | str | None = None, timestamp:
     try:
         return _resolve(branch, version, timestamp)
     except NotFound:
-        branch.look()  # it says so when the table was dropped
+        branch.look()  # raises when the table was dropped
         raise
 
 
@@ -101,7 +101,7 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
 
 
 def at_time(branch: TableBranch, time_ms: int) -> Resolved:
-    """The newest snapshot at or before a time (Unix ms, UTC), else the nearest earlier tag."""
+    """The newest snapshot at or before a time (Unix ms, UTC); if it has expired, the nearest earlier tag."""
     ids = branch.snapshots.ids()
     snapshot = branch.snapshots.bisect(ids, time_ms)
     if snapshot is not None:
@@ -125,7 +125,7 @@ def at_time(branch: TableBranch, time_ms: int) -> Resolved:
 
 
 class SourceOptions(TypedDict, total=False):
-    """What to create a tag from, as keywords, at most one; none: the newest snapshot."""
+    """What to create a tag from; at most one is given. Without any: the newest snapshot."""
 
     snapshot_id: int | None
     """An expired snapshot can be named while a tag holds it."""
@@ -155,7 +155,7 @@ def source(branch: TableBranch, options: SourceOptions) -> Source:
 def source_of(branch: TableBranch, version: int | str | None) -> Source:
     """As `source`, for a version in any spelling.
 
-    Raises `InvalidRequest` also for a branch, whose snapshots are not of this branch.
+    Raises `InvalidRequest` also for the name of a branch: its snapshots do not belong to this branch.
     """
     if version is None:
         return _newest_source(branch)
@@ -173,7 +173,7 @@ def _newest_source(branch: TableBranch) -> Source:
     try:
         return branch.tags.source()
     except NotFound:
-        branch.look()  # it says so when the table was dropped
+        branch.look()  # raises when the table was dropped
         raise
 
 
@@ -213,7 +213,7 @@ def _newest_of(branch: TableBranch, name: str) -> Snapshot | None:
 
 
 def parse_time_ms(time: Time) -> int:
-    """Unix milliseconds, UTC, of a time; without a zone it is UTC. Raises `InvalidRequest`."""
+    """Unix milliseconds, UTC, of a time; a time without a zone is UTC. Raises `InvalidRequest`."""
     if isinstance(time, bool):
         raise InvalidRequest(f"{format_value(time)} is not a valid time.", kind="invalid_time")
     if isinstance(time, str) and time.strip().removeprefix("-").isdecimal():

@@ -5,7 +5,8 @@ Owns: the object ``lakebed/reclaim/<kind>-<uuid>.json``, written and read here.
 Invariants:
 - It holds *candidates*, never decisions: every process that finishes a deletion judges them again.
 - It is durable before the first object is hidden, and removed after the last one is deleted.
-- A body that fails its checksum is `Corruption`: a listing skips it with a warning, and nothing of it is deleted.
+- A body that fails its checksum is `Corruption`: a listing skips it with a warning, and no file that it names is
+  deleted.
 
 Format (version 1, DO NOT CHANGE)::
 
@@ -15,8 +16,8 @@ Format (version 1, DO NOT CHANGE)::
         "rollback": {target_id, commit_user, after_id, pin, keeps_history} | null, "candidates": {<column>: [...]},
         "survivor": <base manifest list of the snapshot walk_end> | null }}
 
-The feature ``outside`` says that paths of candidates may be URLs; versions without it would read them as paths inside
-the table, and forget the deletion without having deleted the files.
+The feature ``outside`` says that paths of candidates may be URLs. A version of lakebed without it would read them as
+paths inside the table, and forget the deletion without having deleted the files.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ DeletionKind = Literal["expire", "delete-tag", "rollback"]
 
 
 class HiddenTag(msgspec.Struct, frozen=True):
-    """A tag to delete, as it was read: a new tag of the same name is another tag and stays."""
+    """A tag to delete, as it was read. A tag that is created later under the same name is another tag and stays."""
 
     name: str
     snapshot_id: int
@@ -87,7 +88,7 @@ class Deletion(msgspec.Struct, frozen=True, rename={"snapshot_ids": "snapshots"}
     under the same id after a rollback. None: unknown, as in what older versions wrote."""
 
     def hides(self, snapshot_id: int) -> bool:
-        """Whether a snapshot or tag of this id becomes invisible with it."""
+        """Whether this deletion hides a snapshot or tag of this id."""
         return snapshot_id in self.snapshot_ids or any(tag.snapshot_id == snapshot_id for tag in self.tags)
 
 
@@ -135,7 +136,7 @@ def _candidates(_: type, columns: Any) -> pa.Table:
 
 
 def path_of(layout: Layout, deletion: Deletion) -> str:
-    """The path of a deletion; a rollback's intent and its candidates are two objects."""
+    """The path of a deletion. A rollback's intent and its candidates are two objects."""
     kind = "rollback-intent" if deletion.rollback is not None else deletion.kind
     return f"{layout.reclaim_folder}/{kind}-{deletion.id}.json"
 
