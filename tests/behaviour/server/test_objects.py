@@ -127,6 +127,42 @@ def test_what_a_reader_has_already_is_not_sent(client: Any) -> None:
     assert client.get("a", **{"Range": "bytes=0-1", "If-Range": '"other"'}).status == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_read_under_a_condition(client: Any, method: str) -> None:
+    """What does not hold is 412, what the reader has is 304, as over S3; they got the object before."""
+    tag = f'"{client.put("a").json["checksum"]}"'
+    modified = client.get("a").headers["Last-Modified"]
+    old, new = "Mon, 01 Jan 2001 00:00:00 GMT", "Fri, 01 Jan 2100 00:00:00 GMT"
+    answers = {
+        200: [
+            {"If-Match": tag},
+            {"If-Match": f'"other", {tag}'},
+            {"If-Match": "*"},
+            {"If-Modified-Since": old},
+            {"If-Unmodified-Since": modified},
+            {"If-Match": tag, "If-Unmodified-Since": old},
+            {"If-None-Match": '"other"', "If-Modified-Since": new},
+            {"If-Modified-Since": "yesterday"},
+        ],
+        304: [
+            {"If-None-Match": tag},
+            {"If-None-Match": "*"},
+            {"If-Modified-Since": modified},
+            {"If-Match": tag, "If-None-Match": tag},
+        ],
+        412: [
+            {"If-Match": '"other"'},
+            {"If-Match": '"other"', "Range": "bytes=0-0"},
+            {"If-Unmodified-Since": old},
+            {"If-Match": '"other"', "If-None-Match": tag},
+        ],
+    }
+    for status, conditions in answers.items():
+        for headers in conditions:
+            reply = client.ask(method, ":/refs/main/objects", None, headers, path="a")
+            assert (reply.status, headers) == (status, headers)
+
+
 def test_large_objects_go_through_as_streams(client: Any) -> None:
     """A body beyond one piece, with a length or in chunks, comes back whole and in any part."""
     body = body_of(LARGE)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.call import header_text
+from lakebed.http.conditions import is_wanted
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, join_page, page_of_many
@@ -57,6 +58,7 @@ from lakebed.server.routes.entries import (
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
+    CONDITIONS,
     DELIMITER,
     FORCE,
     IF_MATCH,
@@ -120,7 +122,7 @@ def _stats(
     "getObject",
     needs="read",
     gives={200: bytes, 206: bytes, 302: None, 304: None},
-    parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
+    parameters=(OBJECT_PATH, PRESIGN, RANGE, *CONDITIONS),
 )
 async def get_object(call: RepositoryCall) -> Response:
     """Read an object, or a range of it."""
@@ -150,7 +152,12 @@ async def get_object(call: RepositoryCall) -> Response:
 
 
 @HOT.add(
-    "HEAD", _REF, "headObject", needs="read", gives={200: None, 206: None, 304: None}, parameters=(OBJECT_PATH, RANGE)
+    "HEAD",
+    _REF,
+    "headObject",
+    needs="read",
+    gives={200: None, 206: None, 304: None},
+    parameters=(OBJECT_PATH, RANGE, *CONDITIONS),
 )
 async def head_object(call: RepositoryCall) -> Response:
     """Check whether an object exists, and get its headers."""
@@ -442,14 +449,17 @@ class Part:
 
 
 def part_of(call: RepositoryCall, entry: Entry) -> Part:
-    """The part of an object that a request asks for. Raises `InvalidRequest` (``range_not_satisfiable``)."""
-    headers = _headers_of(entry)
-    if _is_unchanged(call, entry):
+    """The part of an object that a request asks for.
+
+    Raises `InvalidRequest` (``range_not_satisfiable``, ``precondition_failed``).
+    """
+    headers, conditions = _headers_of(entry), _conditions(call)
+    if conditions and not is_wanted(conditions, etag=entry.checksum, modified_ms=entry.modified_ms):
         return Part(304, printable(headers))
     span = parse_range(
         call.header(b"range"),
         size_bytes=entry.size_bytes,
-        if_range=call.header(b"if-range"),
+        if_range=conditions.get("if-range"),
         etag=entry.checksum,
     )
     size_bytes = entry.size_bytes if span is None else span[1] - span[0]
@@ -477,9 +487,6 @@ def _headers_of(entry: Entry) -> dict[str, str]:
     }
 
 
-def _is_unchanged(call: RepositoryCall, entry: Entry) -> bool:
-    known = call.header(b"if-none-match")
-    if known is None:
-        return False
-    tags = {tag.strip().removeprefix("W/").strip('"') for tag in known.split(",")}
-    return "*" in tags or entry.checksum in tags
+def _conditions(call: RepositoryCall) -> dict[str, str]:
+    """The headers of conditions, found in one pass: few requests have one."""
+    return {name.decode(): header_text(value) for name, value in call.scope["headers"] if name.startswith(b"if-")}

@@ -22,3 +22,10 @@ IMPORT_ID: Final = Parameter("id", "The import's id.", required=True)
 RANGE: Final = Parameter("Range", "`bytes=a-b`, `bytes=a-` or `bytes=-n`.", place="header")
 IF_MATCH: Final = Parameter("If-Match", "Only if the object has one of these ETags; `*`: if it exists.", place="header")
 IF_NONE_MATCH: Final = Parameter("If-None-Match", "`*`: only if no object exists.", place="header")
+CONDITIONS: Final = (
+    IF_MATCH,
+    Parameter("If-None-Match", "Only if the object has none of these ETags.", place="header"),
+    Parameter("If-Modified-Since", "Only if the object was changed later.", place="header"),
+    Parameter("If-Unmodified-Since", "Only if the object was not changed later.", place="header"),
+)
+"""Of a read."""

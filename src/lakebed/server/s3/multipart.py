@@ -28,11 +28,11 @@ from lakebed.server.s3.errors import XML_TYPE, error_fields, s3_error
 from lakebed.server.s3.listing import STORAGE_CLASS, KeyEncoding, owner_fields
 from lakebed.server.s3.metadata import describe
 from lakebed.server.s3.objects import (
-    check_conditions,
     check_writable_path,
     echo_checksums,
     explain_unstaged,
     find,
+    is_wanted_entry,
     iso_time,
     parse_source,
     source_context,
@@ -134,7 +134,7 @@ async def copy_part(call: S3Call) -> Response:
 
     def store() -> Entry:
         def copy(found: Entry) -> Entry:
-            if not check_conditions(call.headers, found, begin="x-amz-copy-source-"):
+            if not is_wanted_entry(call.headers, found, begin="x-amz-copy-source-"):
                 raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
             span = _copied_span(call.headers.get("x-amz-copy-source-range"), found.size_bytes)
             if span[0] == span[1]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from typing_extensions import Buffer
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.http.conditions import is_wanted
 from lakebed.http.ranges import content_range, parse_range
 from lakebed.http.replies import StreamedResponse, format_date
 from lakebed.repo.heads.uploads import SmallUpload
@@ -56,43 +56,9 @@ EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
 _DELETED_MAX: Final = 1_000
 
 
-def _date_ms(text: str | None) -> int | None:
-    """A date of a condition in Unix milliseconds; None: none, or one that cannot be read, which is ignored."""
-    if text is None:
-        return None
-    try:
-        return round(parsedate_to_datetime(text).timestamp() * 1000)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _etags(text: str) -> set[str]:
-    return {tag.strip().removeprefix("W/").strip('"') for tag in text.split(",")}
-
-
-def _holds(header: str, entry: Entry) -> bool:
-    tags = _etags(header)
-    return "*" in tags or entry.checksum in tags
-
-
-def check_conditions(headers: Mapping[str, str], entry: Entry, *, begin: str = "") -> bool:
-    """Whether a read is of something that the client does not have yet.
-
-    Args:
-        begin: of the names of headers, such as ``x-amz-copy-source-``.
-
-    Raises:
-        InvalidRequest: kind ``PreconditionFailed``.
-    """
-    match, none_match = headers.get(begin + "if-match"), headers.get(begin + "if-none-match")
-    since, until = (_date_ms(headers.get(begin + name)) for name in ("if-modified-since", "if-unmodified-since"))
-    modified_ms = entry.modified_ms // 1000 * 1000
-    is_changed = until is not None and modified_ms > until
-    if (not _holds(match, entry)) if match is not None else is_changed:
-        raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-    if none_match is not None:
-        return not _holds(none_match, entry)
-    return since is None or modified_ms > since
+def is_wanted_entry(headers: Mapping[str, str], entry: Entry, *, begin: str = "") -> bool:
+    """Whether a read is of something that the client does not have yet; arguments and errors as `is_wanted`."""
+    return is_wanted(headers, etag=entry.checksum, modified_ms=entry.modified_ms, begin=begin)
 
 
 def check_version(version: str | None) -> None:
@@ -115,7 +81,7 @@ async def get_object(call: S3Call) -> Response:
 
     async def reply(entry: Entry) -> Response:
         headers = headers_of(entry, call)
-        if not check_conditions(call.headers, entry):
+        if not is_wanted_entry(call.headers, entry):
             return Response(status_code=304, headers=headers)
         span = parse_range(
             "bytes=0-" if is_part and entry.size_bytes else call.headers.get("range"),
@@ -391,7 +357,7 @@ async def copy_object(call: S3Call) -> Response:
         return data.read_found(lambda: find(origin, source), copy)
 
     def copy(found: Entry) -> Entry:
-        if not check_conditions(call.headers, found, begin="x-amz-copy-source-"):
+        if not is_wanted_entry(call.headers, found, begin="x-amz-copy-source-"):
             raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
         return copy_entry(origin, context, found, target, described=described, condition=condition)
 
