@@ -43,10 +43,13 @@ class _ReplyTransport:
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
         self._cycle = cycle
-        self._head: bytes | None = b""  # empty: it was not written; None: it was sent
+        has_body = cycle.scope["method"] != "HEAD"  # whose reply ends with its head
+        self._head: bytes | None = b"" if has_body else None  # empty: it was not written; None: it was sent
 
     def write(self, piece: bytes | bytearray | memoryview) -> None:
-        """Keep a head; send everything else."""
+        """Keep a head; send everything else, while the client is there."""
+        if self._transport.is_closing():
+            return
         if self._head is None or not self._cycle.response_started:  # the latter: 100 Continue
             self._transport.write(piece)
         elif not self._head:
@@ -60,14 +63,15 @@ class _ReplyTransport:
         if self._head:
             pieces = (self._head, *pieces)
         self._head = None
-        self._transport.writelines(pieces)
+        if not self._transport.is_closing():
+            self._transport.writelines(pieces)
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
     def close(self) -> None:
         """End the connection, behind what was written: half a reply is not a whole one."""
-        if self._head:
+        if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
         self._transport.close()
 
@@ -92,6 +96,8 @@ def _send_whole(
     Returns:
         False: nothing was sent, because this is no plain reply with a length, or its client is slow.
     """
+    if transport.is_closing():  # the cycle hears of that a step of the loop later
+        cycle.disconnected = True
     if cycle.disconnected:
         return True
     is_bodiless = status in _BODILESS
@@ -132,6 +138,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._head_bytes = 0
         self._in_head = True
+        self._cycles: list[RequestResponseCycle] = []  # of requests that came: several, if they are pipelined
         self._unread_bytes = 0  # that came behind a reply since the timer was started
         self._waiting: asyncio.TimerHandle | None = None
         self._unsent: asyncio.TimerHandle | None = None  # runs while the client has not read all of a reply
@@ -177,20 +184,29 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None:
+            self._cycles = [*(other for other in self._cycles if not other.response_complete), cycle]
             cycle.scope[IS_GONE] = lambda: cycle.disconnected  # type: ignore[typeddict-unknown-key]
             cycle.scope[HAS_PIECE] = cycle.message_event.is_set  # type: ignore[typeddict-unknown-key]
             cycle.scope[ARRIVAL] = self.arrivals.add()  # type: ignore[typeddict-unknown-key]
-            if cycle.scope["method"] != "HEAD":  # whose reply ends with its head
+            if cycle.scope["method"] != "HEAD":
                 cycle.scope[SEND_WHOLE] = partial(_send_whole, cycle, self.transport)  # type: ignore[typeddict-unknown-key]
                 cycle.scope[SEND_CHUNK] = partial(_send_chunk, cycle)  # type: ignore[typeddict-unknown-key]
-                cycle.transport = _ReplyTransport(self.transport, cycle)  # type: ignore[assignment]
+            cycle.transport = _ReplyTransport(self.transport, cycle)  # type: ignore[assignment]
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._stop_waiting()
         self._stop_watching()
+        self._disconnect()
         super().connection_lost(exc)
+
+    def _disconnect(self) -> None:
+        """Tell all requests that no client waits for their replies; uvicorn knows the last one that came."""
+        for cycle in self._cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     @override
     def pause_writing(self) -> None:
@@ -268,7 +284,5 @@ class BoundedHttp(HttpToolsProtocol):
             body = encode(ErrorBody(message))
             head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
-        if cycle is not None and not cycle.response_complete:  # its handler ends, and says nothing more
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._disconnect()  # handlers end, and say nothing more
         self.transport.close()

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from lakebed.http.options import HttpOptions
 from lakebed.http.protocol import BoundedHttp
-from lakebed.http.replies import SEND_WHOLE, Arrivals, send_reply
+from lakebed.http.replies import IS_GONE, SEND_WHOLE, Arrivals, send_reply
 
 STEPS = 50
 """Turns of the event loop, far more than any of these requests takes."""
@@ -28,11 +28,14 @@ class Recorder(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.is_closed = False
+        self.is_lost = False
 
     def write(self, data: Any) -> None:
-        self.writes.append(bytes(data))
+        self.writelines([data])
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
+        if self.is_lost:
+            raise RuntimeError("the handler is closed")  # as uvloop says
         self.writes.append(b"".join(map(bytes, list_of_data)))
 
     def get_write_buffer_size(self) -> int:
@@ -73,14 +76,19 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def connect(application: Any) -> Any:
+    """A connection whose requests an application answers."""
+    config = uvicorn.Config(application, log_config=None, access_log=False, server_header=False, date_header=False)
+    config.load()
+    kind = type("Connection", (BoundedHttp,), {"options": HttpOptions(), "arrivals": Arrivals()})
+    return kind(config=config, server_state=ServerState(), app_state={})
+
+
 def exchange(*received: bytes) -> Recorder:
     """What a connection writes that receives these pieces."""
 
     async def run() -> Recorder:
-        config = uvicorn.Config(answer, log_config=None, access_log=False, server_header=False, date_header=False)
-        config.load()
-        kind = type("Connection", (BoundedHttp,), {"options": HttpOptions(), "arrivals": Arrivals()})
-        connection = kind(config=config, server_state=ServerState(), app_state={})
+        connection = connect(answer)
         recorder = Recorder()
         connection.connection_made(recorder)
         for piece in received:
@@ -154,3 +162,37 @@ def test_pipelined_requests_have_their_replies_in_order() -> None:
     """A reply in one piece goes to the request that it is for."""
     two = exchange(b"GET /whole?x-a=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /whole?x-a=2 HTTP/1.1\r\nHost: x\r\n\r\n")
     assert [reply.partition(b"x-a: ")[2][:1] for reply in two.writes] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("path", ["/whole", "/parts", "/long", "/small"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_nothing_is_written_to_a_client_that_is_gone(
+    caplog: pytest.LogCaptureFixture, *, method: str, path: str, is_known: bool
+) -> None:
+    """Neither of its requests fails, which it sent one behind the other: the log of the server had a traceback."""
+    gone: list[bool] = []
+
+    async def run() -> Recorder:
+        is_gone = asyncio.Event()
+
+        async def answer_late(scope: Scope, receive: Receive, send: Send) -> None:
+            await is_gone.wait()
+            gone.append(scope[IS_GONE]())
+            await answer(scope, receive, send)
+
+        connection = connect(answer_late)
+        recorder = Recorder()
+        connection.connection_made(recorder)
+        connection.data_received(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 2)
+        recorder.is_closed = recorder.is_lost = True
+        if is_known:
+            connection.connection_lost(None)
+        is_gone.set()
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+        return recorder
+
+    assert asyncio.run(run()).writes == []
+    assert gone[0] == is_known
+    assert [record.getMessage() for record in caplog.records] == []
