@@ -52,6 +52,8 @@ class KeyBatch:
         """Those at some places, which ascend."""
         if len(places) == len(self.keys):
             return self
+        if len(places) == 1:  # of a block with one of the keys: what it needs is soon computed
+            return KeyBatch([self.keys[places[0]]])
         hashes = None if self._hashes is None else self._hashes.take(places)
         some = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), hashes)
         if isinstance(self._texts, np.ndarray):
