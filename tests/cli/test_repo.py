@@ -73,7 +73,7 @@ def test_objects_are_put_listed_and_read(repo: Cli, file: Path, tmp_path: Path) 
     written = repo("put", "main", "raw/a.csv", file, "--content-type", "text/csv", "--meta", "owner=ada", "--json").json
     assert written["bytes"] == 5
     assert "Wrote raw/b.csv (5 B)" in repo("put", "main", "raw/b.csv", file).out
-    assert "is there already" in one_sentence(repo("put", "main", "raw/b.csv", file, "--if-absent", code=4).err)
+    assert "exists already" in one_sentence(repo("put", "main", "raw/b.csv", file, "--if-absent", code=4).err)
     assert [row["path"] for row in repo("ls", "main", "--json").json] == ["raw/"]
     assert [row["path"] for row in repo("ls", "main", "raw/", "--json").json] == ["raw/a.csv", "raw/b.csv"]
     assert len(repo("ls", "main", "-r", "--limit", "1", "--json").json) == 1

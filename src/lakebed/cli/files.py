@@ -430,7 +430,9 @@ def _format_of(path: str, format: str | None) -> Format:
     if format is not None or suffix_format is None:
         if path != "-":
             _source_of(path)  # a name that is mistyped says nothing of a format
-        raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
+        raise InvalidRequest(
+            f"The format of {path} is unknown: add --format csv, json or parquet.", kind="unknown_format"
+        )
     return suffix_format
 
 

@@ -166,7 +166,7 @@ class _Attempt:
                 if finished is not None:
                     return finished
         raise Conflict(
-            f"The clone {self._location.url} is being made by others all the time: wait for them, then ask again.",
+            f"Other processes are making the clone {self._location.url}: wait for them, then call this again.",
             url=self._location.url,
         )
 

@@ -69,7 +69,7 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
         checkpoint = find_pin(manifest, source)
         if checkpoint is None or not checkpoint.is_live(now_ms):
             raise InvalidRequest(
-                f"The files that are needed of {ancestor.url} are not held any more: checkpoint {source} was removed "
+                f"Files of {ancestor.url} that the clone needs are no longer kept: checkpoint {source} was removed "
                 "there. Clone from another version, or with copy=True (--copy) from one that is whole.",
                 kind="invalid_db_state",
                 url=ancestor.url,

@@ -137,8 +137,8 @@ class ReaderCore(ViewSource):
         if not isinstance(error, NotFound):
             return error
         return Conflict(
-            f"The version of {self.url} that was being read was taken apart ({error}): nothing pinned it any more. "
-            "Read again, or read on a checkpoint, which keeps the files of long scans.",
+            f"A collection deleted files of the version of {self.url} that was being read, which nothing pinned "
+            f"({error}). Read again, or read on a checkpoint, which keeps the files of long scans.",
             kind="version_went",
             url=self.url,
         )
@@ -173,8 +173,8 @@ class ReaderCore(ViewSource):
         path = missing.facts.get("path")
         if again.version.checkpoint is None and not self._source.moves:
             raise NotFound(
-                f"Version {again.version.manifest.manifest_id} of {self.url} was taken apart while it was read: pin "
-                "what should stay.",
+                f"Files of version {again.version.manifest.manifest_id} of {self.url} were collected while it was "
+                "read: pin the versions that should stay.",
                 kind="version_not_found",
                 url=self.url,
             ) from missing

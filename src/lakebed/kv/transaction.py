@@ -174,7 +174,7 @@ class Transaction(ReadVerbs):
         schema = super().scan_arrow(start, end, prefix=prefix, columns=columns).schema
         if not set(columns) <= {"key", "value"}:
             raise InvalidRequest(
-                "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
+                "Rows that a transaction has not committed yet have no sequence and no expiry: read key and value.",
                 kind="unknown_column",
             )
         return pa.RecordBatchReader.from_batches(

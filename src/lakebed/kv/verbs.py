@@ -396,7 +396,8 @@ class DatabaseVerbs:
     def _fork_name(self, name: str) -> str:
         if not isinstance(name, str) or "/" in name:
             raise InvalidRequest(
-                f"A branch is named by one folder's name, and {name!r} is not one.", kind="invalid_name"
+                f"The name of a branch is that of a folder, and {name!r} is not: give a text without slashes.",
+                kind="invalid_name",
             )
         return check_path(name)
 

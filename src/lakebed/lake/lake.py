@@ -97,8 +97,8 @@ def _refuse_inside(url: str, *, storage_options: Mapping[str, str] | None, envir
                 table = open_store(above, storage_options=storage_options, environment=environment, create=False)
                 if "schema" in table.list_with_delimiter("").folders:
                     raise InvalidRequest(
-                        f"{url} is inside of the table {above}, which deletes what is not its own there: name a folder "
-                        "outside of the lake that has this table.",
+                        f"{url} is inside the folder of the table {above}, whose collections delete such files: name "
+                        "a folder outside of the lake that has this table.",
                         kind="not_a_lake",
                         url=url,
                     )

@@ -169,7 +169,7 @@ def _check_plain(text: str, *, instead: str) -> None:
     start = text.partition("://")[0] + "://" if "://" in text else scheme and scheme[0]
     if start:  # not the whole text: it may have a password
         raise InvalidRequest(
-            f"{start} is not what can be used here: use {instead}; a name that begins so is written ./{start}...",
+            f"{start} cannot be used here: use {instead}; for a name that begins so, write ./{start}...",
             kind="invalid_url",
         )
 

@@ -177,7 +177,7 @@ def test_a_pin_that_fails_takes_the_others_back(databases: FaultyDatabases, brok
     entries = {entry.url: entry.pin for entry in databases.newest("c").external_databases}
     delete_checkpoint(databases.place(broken), entries[databases.url(broken)], force=True)
     before = {name: databases.clone_pins(name) for name in "abc"}
-    with pytest.raises(InvalidRequest, match=f"{broken} are not held any more"):
+    with pytest.raises(InvalidRequest, match=f"{broken} that the clone needs are no longer kept"):
         clone(databases, "d", "c")
     assert {name: databases.clone_pins(name) for name in "abc"} == before
     assert databases.objects("d") == {}
@@ -205,7 +205,7 @@ def test_pins_that_died_are_taken_anew_or_not_at_all(databases: FaultyDatabases)
     )
     pin = databases.save()
     delete_checkpoint(databases.place("b"), source, force=True)
-    with pytest.raises(InvalidRequest, match="not held any more"):
+    with pytest.raises(InvalidRequest, match="no longer kept"):
         clone(databases, "d", "c")
     assert databases.clone_pins("a") == before["a"]
     databases.put_back(pin)

@@ -70,7 +70,9 @@ def test_no_lake_is_made_in_the_folder_of_a_table(tmp_path: Path) -> None:
         Lake.open(open_store(inside)).create_table("kept", SCHEMA).append(rows(2))
         outer.collect(grace_ms=0)
         assert lakebed.open(inside, create=False).table("kept").read().num_rows == 1
-        with pytest.raises(InvalidRequest, match=r"is inside of the table .*/flights, which deletes") as refused:
+        with pytest.raises(
+            InvalidRequest, match=r"is inside the folder of the table .*/flights, whose collections"
+        ) as refused:
             lakebed.open(f"{inside}-2")
         assert refused.value.kind == "not_a_lake"
         assert not Path(f"{inside}-2").exists()

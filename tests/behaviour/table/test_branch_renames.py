@@ -649,7 +649,7 @@ def test_a_rename_that_was_cut_short_hinders_no_deletion_of_another_branch(new_b
         with suppress(Crashed):
             through(bench, store).rename_branch("old", "new")
         if name == "new":
-            with pytest.raises(Conflict, match="'new' was not deleted: it has just got that name"):
+            with pytest.raises(Conflict, match="'new' was not deleted: an unfinished rename has just given it"):
                 bench.reopen().delete_branch(name)
         else:
             bench.reopen().delete_branch(name)

@@ -114,7 +114,7 @@ def test_a_rollback_only_from_a_version(bench: Any) -> None:
         with pytest.raises(Conflict) as caught:
             bench.table.rollback_to(1, only_from=only_from)
         assert (caught.value.kind, caught.value.facts) == ("moved_on", {"newest": 3, "only_from": only_from})
-        assert "it is 3: nothing was changed" in str(caught.value)
+        assert "the newest is now 3: nothing was changed" in str(caught.value)
     assert bench.live() == ["a", "b", "c"]
     bench.table.rollback_to(1, only_from=3)
     assert bench.live() == ["a"]

@@ -402,7 +402,7 @@ def test_wrong_branches_are_refused(bench: Any) -> None:
         bench.table.create_branch("dev")
     with pytest.raises(InvalidRequest, match="main branch"):
         bench.table.create_branch("main")
-    with pytest.raises(InvalidRequest, match="cannot be forked again"):
+    with pytest.raises(InvalidRequest, match="cannot have branches"):
         branch.create_branch("more")
     with pytest.raises(NotFound, match="no branch 'nope': it has dev"):
         bench.table.delete_branch("nope")
@@ -414,7 +414,7 @@ def test_a_half_made_branch_can_be_cleared(bench: Any) -> None:
     """A creator that died after its pin leaves a name that delete frees."""
     bench.commit("a")
     bench.table.context.tags.pin_hidden("branch.dev", source=bench.table.context.tags.source())
-    with pytest.raises(AlreadyExists, match="cut short"):
+    with pytest.raises(AlreadyExists, match="interrupted"):
         bench.table.create_branch("dev")
     bench.table.delete_branch("dev")
     bench.table.create_branch("dev")

@@ -131,7 +131,8 @@ class JetStream:
             if (version.major, version.minor) < VERSION_MIN:
                 raise InvalidRequest(
                     f"The NATS server at {server} is version {version}, and the log needs "
-                    f"{'.'.join(map(str, VERSION_MIN))} or newer: older servers accept two winners of one expectation.",
+                    f"{'.'.join(map(str, VERSION_MIN))} or newer: older servers may accept two appends that expect the "
+                    "same.",
                     kind="jetstream_too_old",
                 )
             client = True

@@ -430,8 +430,8 @@ def check_clean(context: RepositoryContext, sealed: SealedBranch, *, operation: 
 def dirty(branch: str, *, repository: str, operation: str) -> InvalidRequest:
     """The error for an operation that needs a branch without uncommitted changes."""
     return InvalidRequest(
-        f"Branch {branch} of repository {repository} has uncommitted changes, in the way of this {operation}: "
-        "commit or reset them first.",
+        f"Branch {branch} of repository {repository} has uncommitted changes: commit or reset them before "
+        f"this {operation}.",
         kind="dirty_branch",
         repository=repository,
         branch=branch,

@@ -288,8 +288,8 @@ def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bo
 def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyExists:
     """The error of a conditional put that came too late."""
     return AlreadyExists(
-        f"{path!r} is there already on branch {branch} of repository {context.name}, and was to be written only if "
-        "it was not.",
+        f"{path!r} exists already on branch {branch} of repository {context.name}, and the write requires that it "
+        "does not.",
         kind="path_exists",
         branch=branch,
         path=path,
@@ -308,7 +308,7 @@ def check_age(ulid: str | None, boundary: bytes | None) -> None:
     """Refuse an upload that is not safe from a collection any more. Raises `Conflict` (``upload_expired``)."""
     if ulid is not None and boundary is not None and ulid.encode() < boundary:
         raise Conflict(
-            f"The upload {ulid} is older than what a collection of unused objects may have taken: upload again.",
+            f"The upload {ulid} is so old that a collection of unused objects may have deleted it: upload it again.",
             kind="upload_expired",
             address=ulid,
         )

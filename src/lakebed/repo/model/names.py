@@ -154,8 +154,8 @@ def check_path(path: object, *, writing: bool = False) -> bytes:
         raise InvalidRequest("The path is empty: an object's path has at least one character.", kind="invalid_path")
     if ".." in path and _SURROUNDED_DOTS.search(path) is not None:
         raise InvalidRequest(
-            f"The path {_quote(path)} has a segment '..', which some clients would take for a step upwards: name the "
-            "object itself.",
+            f"The path {_quote(path)} has a segment '..', which some clients resolve to the folder above: leave it "
+            "out.",
             kind="invalid_path",
         )
     if writing and path.startswith(RESERVED_PREFIXES):

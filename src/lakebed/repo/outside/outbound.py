@@ -241,8 +241,8 @@ def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
         addresses = [address for address in addresses if _is_allowed(address, port, allowed=allowed)]
     if not addresses:
         raise InvalidRequest(
-            "was not called: its host has no public address, and is not among the hosts that webhooks may reach all "
-            "the same (lakebed serve --allow-webhook HOST, RepositoryOptions.webhook_hosts)",
+            "was not called: its host has no public address, and is not on the list of other hosts that webhooks may "
+            "reach (lakebed serve --allow-webhook HOST, RepositoryOptions.webhook_hosts)",
             kind="webhook_host_refused",
         )
     return list(dict.fromkeys(addresses))

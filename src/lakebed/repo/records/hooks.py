@@ -141,8 +141,8 @@ class Hooks:
         """
         for name, reason, error in self._run(call, until_failure=True):
             raise Rejected(
-                f"The {call.event} hook {name!r} refused it: {reason}. Nothing was changed; mend what it asks for and "
-                "try again.",
+                f"The {call.event} hook {name!r} refused it: {reason}. Nothing was changed; correct what it reports, "
+                "and try again.",
                 kind="hook_rejected",
                 hook=name,
                 event=call.event,

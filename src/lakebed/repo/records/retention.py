@@ -75,7 +75,7 @@ def store_retention(
     for pattern in branch_days:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= NAME_CHARACTERS_MAX:
             raise InvalidRequest(
-                f"A branch or pattern has 1 to {NAME_CHARACTERS_MAX} characters, and {pattern!r} has not.",
+                f"A branch or pattern has 1 to {NAME_CHARACTERS_MAX} characters: {pattern!r} does not fit.",
                 kind="invalid_retention",
             )
     rules = RetentionRules(default_days, dict(sorted(branch_days.items())))

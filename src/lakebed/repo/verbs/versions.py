@@ -129,8 +129,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
         name = check_tag_name(self.name)  # branches have no other names
         if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
             raise InvalidRequest(
-                f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is "
-                "needed.",
+                f"{name!r} is a branch and no tag: delete the branch (delete_branch) if nothing on it is needed.",
                 kind="pin_is_a_branch",
                 branch=name,
             )

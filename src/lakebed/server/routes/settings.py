@@ -119,8 +119,8 @@ def _declare_refusal(method: str, place: str, name: str) -> None:
         """Refuse to prepare a collection by another program, which could take what is needed."""
         context = await call.context()
         raise InvalidRequest(
-            f"Repository {context.name} prepares no collection for another program: that lists the namespace by its "
-            "own clock, deletes what these lists do not name, and asks no more, so it would take uploads that are "
+            f"Repository {context.name} prepares no collection for another program: that program would list the "
+            "namespace by its own clock and delete what the prepared lists do not name, so also uploads that are "
             "committed meanwhile, and files of the repository besides objects. Collect with `lakebed repo collect`, or "
             f"POST /api/v1/repositories/{context.name}/verbs/collect.",
             kind="unsafe_collection",

@@ -268,7 +268,7 @@ async def get_acl(call: RepositoryCall) -> GroupAcl:
     for permission, name in _GROUPS_OF_WORDS.items():
         if policies == set(BUILT_IN_GROUPS[name]):
             return GroupAcl(permission)
-    raise NotFound(f"The group {group!r} has policies that no word stands for: list them.", kind="no_acl")
+    raise NotFound(f"The group {group!r} has policies that no access-control list expresses: list them.", kind="no_acl")
 
 
 @USERS.add("POST", _GROUP + "/acl", "setGroupACL", needs=_NEEDS, gives={201: None}, audited=True)

@@ -452,7 +452,7 @@ def _in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
         zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
         if zone != "UTC":
             raise InvalidRequest(
-                f"Column {name!r} is TIMESTAMP without a time zone, the rows bring Spark's timestamp, and the time "
+                f"Column {name!r} is TIMESTAMP without a time zone, the rows have Spark's timestamp, and the time "
                 f"zone of the session is {zone}, not UTC: cast it to timestamp_ntz first, or let the table have "
                 "TIMESTAMP WITH LOCAL TIME ZONE.",
                 kind="type_mismatch",

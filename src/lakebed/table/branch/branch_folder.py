@@ -97,7 +97,7 @@ def with_fork_point(branch: TableBranch) -> TableBranch:
         if not branch_exists(branch.store, branch.branch):
             raise branch_not_found(branch.store, branch.branch)
         raise InvalidRequest(
-            f"The branch {branch.branch!r} was made by another client, so which of its files are main's is unknown: "
+            f"Another client made the branch {branch.branch!r}, so it is unknown which of its files main needs: "
             "nothing can be deleted in it.",
             kind="foreign_branch",
             branch=branch.branch,

@@ -157,8 +157,8 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
         main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators only one gets past here
     except AlreadyExists as taken:
         raise AlreadyExists(
-            f"The branch {name!r} is being created by another, or its creation was cut short: in the latter case "
-            "delete it, then create it again.",
+            f"The branch {name!r} is being created by another process, or its creation was interrupted: in the latter "
+            "case delete it, then create it again.",
             kind="branch_exists",
             branch=name,
         ) from taken
@@ -183,8 +183,8 @@ def delete_branch(main: TableBranch, name: str) -> None:
     check_branch_name(name)
     if any(rename.new == name for rename in finish_renames(main)):
         raise Conflict(
-            f"The branch {name!r} was not deleted: it has just got that name, by a rename that had not been finished. "
-            "Delete it again if it is to go.",
+            f"The branch {name!r} was not deleted: an unfinished rename has just given it this name. Delete it again "
+            "if you want to delete it.",
             kind="branch_renamed",
             branch=name,
         )
@@ -233,7 +233,7 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
         release_name(main, old, pin, new)
     if decided.new is None and branch_exists(main.store, old):
         raise Conflict(
-            f"The branch {old!r} is being deleted, or its deletion was cut short, so it was not renamed: in the latter "
+            f"The branch {old!r} was not renamed: it is being deleted, or its deletion was interrupted. In the latter "
             "case delete it again.",
             kind="branch_deleting",
             branch=old,
@@ -254,7 +254,9 @@ def _load_branch(main: TableBranch, name: str) -> Branch:
 def branch_of_branch(name: str) -> InvalidRequest:
     """The error for a fork of a branch that is not main."""
     return InvalidRequest(
-        f"A branch cannot be forked again ({name!r} is one): fork from main.", kind="branch_of_branch", branch=name
+        f"A branch cannot have branches ({name!r} is one): create a branch of main.",
+        kind="branch_of_branch",
+        branch=name,
     )
 
 

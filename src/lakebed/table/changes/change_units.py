@@ -44,7 +44,7 @@ def kind_schema(schema: TableSchema) -> pa.Schema:
     """
     if schema.field_by_name(ROW_KIND_COLUMN) is not None:
         raise InvalidRequest(
-            f"This version has a column {ROW_KIND_COLUMN!r}, and changes have what became of each row under this name: "
+            f"This version has a column {ROW_KIND_COLUMN!r}, the name under which changes show what happened to a row: "
             "rename the column, and read changes up to a version that is written after that.",
             kind="unsupported_changes",
             column=ROW_KIND_COLUMN,

@@ -210,7 +210,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
         return column
     if not may_become(column.type, target):
         raise InvalidRequest(
-            f"Column {field.name!r} is {field.type} (Arrow {target}), but the rows bring {column.type}; cast it first.",
+            f"Column {field.name!r} is {field.type} (Arrow {target}), but the rows have {column.type}; cast it first.",
             kind="type_mismatch",
             column=field.name,
             expected=str(target),
@@ -227,7 +227,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
         return cast_members(column, target)
     except pa.ArrowException as error:
         raise InvalidRequest(
-            f"Column {field.name!r} is {field.type}, and some of the {column.type} values brought do not fit: "
+            f"Column {field.name!r} is {field.type}, and some of the {column.type} values do not fit: "
             f"{str(error).partition(chr(10))[0]}",
             kind="lossy_cast",
             column=field.name,

@@ -78,7 +78,7 @@ def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
     """
     if branch == MAIN_BRANCH:
         raise InvalidRequest(
-            "main is the branch that is fast-forwarded: name the one whose state it gets.", kind="invalid_branch_name"
+            "Main cannot be fast-forwarded to itself: name another branch.", kind="invalid_branch_name"
         )
     source = main.of_branch(branch)
     target, head = source.snapshots.latest(), main.snapshots.latest()
@@ -134,7 +134,7 @@ def fast_forward(main: TableBranch, branch: str, *, dry_run: bool, identity: Com
     main = open_for_deletion(main)
     if main.branch is not None:
         raise InvalidRequest(
-            f"Main is fast-forwarded, and this table is its branch {main.branch!r}: call it on the table.",
+            f"Main is fast-forwarded, and this object is the branch {main.branch!r}: open the table without a branch.",
             kind="branch_of_branch",
             branch=main.branch,
         )

@@ -131,7 +131,7 @@ def plan_rollback(
 def _target(branch: TableBranch, version: int | str | None, timestamp_ms: Time | None) -> Resolved:
     """The snapshot to go back to, and the tag that holds it when its snapshot may have expired."""
     if version is None and timestamp_ms is None:
-        raise InvalidRequest("Say what to go back to: a version or a timestamp.", kind="no_version")
+        raise InvalidRequest("A rollback needs its target: give a version or a timestamp.", kind="no_version")
     target = resolve(branch, version=version, timestamp=timestamp_ms)
     if target.branch is not None:
         raise InvalidRequest(
@@ -219,7 +219,7 @@ def _pin(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, target
 
 def _moved_on(newest: Snapshot | None, only_from: int) -> Conflict:
     return Conflict(
-        f"The rollback was asked for while snapshot {only_from} is the newest, and it is "
+        f"The rollback is only from snapshot {only_from}, and the newest is now "
         f"{'none' if newest is None else newest.id}: nothing was changed.",
         kind="moved_on",
         newest=None if newest is None else newest.id,
