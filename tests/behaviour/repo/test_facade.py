@@ -39,6 +39,7 @@ from lakebed.testing.between import Between
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.errors import raises, refused
 from worlds.forks import answer_in_fork
+from worlds.meanwhile import Meanwhile
 
 R = TypeVar("R")
 
@@ -550,6 +551,50 @@ def test_a_change_whose_manifests_a_reset_took_is_made_again(repo: Repository, v
     assert store.happened
     table = Table.open(etl.store("t"), name="t")
     assert (table.read().num_rows, len(list(table.snapshots()))) == (0, 2)
+
+
+def put_late_snapshot(etl: Branch) -> str:
+    """Put a snapshot whose parts a reset took just before, as a writer does that has not looked yet; its path."""
+    store = etl.store("t")
+    [newest] = [meta.path for meta in store.list("snapshot") if meta.path.endswith("-2")]
+    body = bytes(store.get(newest))
+    etl.reset()
+    store.put(newest, body)
+    return newest
+
+
+@pytest.mark.parametrize("verb", ["append", "overwrite"])
+def test_a_writer_waits_until_a_snapshot_that_is_not_whole_is_withdrawn(repo: Repository, verb: str) -> None:
+    """It does not fail for a reset that met another writer, and nothing is committed on top of that snapshot."""
+    etl, _ = make_table_in_branch(repo)
+    late = put_late_snapshot(etl)
+    store = Meanwhile(
+        etl.store("t"),
+        lambda: etl.store("t").delete([late]),
+        at=6,
+        counts=lambda call: call.kind == "get" and call.path == late,
+    )
+    table = Table.open(store, name="t")
+    if verb == "append":
+        table.append(pa.table({"id": [4]}))
+    else:
+        table.overwrite(pa.table({"id": [4]}))
+    assert store.happened
+    expected = [1, 4] if verb == "append" else [4]
+    assert Table.open(etl.store("t"), name="t").read()["id"].to_pylist() == expected
+
+
+def test_a_snapshot_whose_writer_died_before_it_looked_is_named(repo: Repository) -> None:
+    """A writer that finds it says what to do, and a reset of the table's folder does it."""
+    etl, _ = make_table_in_branch(repo)
+    put_late_snapshot(etl)
+    table = Table.open(etl.store("t"), name="t")
+    with raises(Conflict, "commit_stuck") as refusal:
+        table.append(pa.table({"id": [4]}))
+    assert "reset the folder of the table" in str(refusal.value)
+    etl.reset(prefix="t/")
+    table.append(pa.table({"id": [4]}))
+    assert table.read()["id"].to_pylist() == [1, 4]
 
 
 def test_a_prepared_commit_whose_files_a_reset_takes_at_last_leaves_no_snapshot(repo: Repository) -> None:

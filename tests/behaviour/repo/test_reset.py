@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
+import pyarrow as pa
 import pytest
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed import Table
+from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown
+from lakebed.key_value.port import KeyValue
 from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.heads import seal
 from lakebed.repo.heads.write import delete_prefix
 from lakebed.repo.model.layout import Keys, metarange_path
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import protect
 from lakebed.repo.references.branches import create_branch, load_branch
 from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.transport.local_objects import local_store
+from lakebed.testing.between import Between
 from worlds.errors import raises
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from worlds.repo.memory_repository import (
     MemoryRepository,
+    Pause,
     contents,
     head_of,
     open_context,
@@ -36,6 +47,23 @@ from worlds.repo.operations import (
     reset_prefix,
     revert,
 )
+
+R = TypeVar("R")
+
+
+class Always(KeyValueWrapper):
+    """A key-value store in which another process acts before each write."""
+
+    def __init__(self, inner: KeyValue, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._act = act
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Let the other act first."""
+        if call.changes:
+            self._act()
+        return perform()
+
 
 BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 
@@ -209,3 +237,69 @@ def test_a_collection_that_begins_makes_an_operation_begin_again(home: Repositor
     commit_text(home, "main", "x", "1", message="m")
     assert len(tries) == 3
     assert head_of(home, "main")["x"] == "1"
+
+
+def append(home: RepositoryContext, *ids: int) -> None:
+    """Commit rows to the table ``t`` in the branch."""
+    Table.open(local_store(home, "main", "t"), name="t").append(pa.table({"id": ids}))
+
+
+def append_and_seal(home: RepositoryContext, *ids: int) -> None:
+    """As `append`, and an operation that fails begins between the files and the snapshot."""
+    store = Between(local_store(home, "main", "t"), kind="put", prefix="manifest/", happens=lambda: seal(home, "main"))
+    Table.open(store, name="t").append(pa.table({"id": ids}))
+    assert store.happened
+
+
+@pytest.mark.parametrize(
+    ("verb", "write"),
+    [
+        (reset, append),
+        (reset, append_and_seal),
+        (partial(reset_prefix, prefix="t/"), append),
+        (partial(hard_reset, ref="main", force=True), append),
+    ],
+    ids=["all", "sealed", "table", "hard"],
+)
+def test_a_commit_of_a_table_during_a_reset_leaves_a_table_that_can_be_read(
+    verb: Callable[[RepositoryContext, str], object], write: Callable[..., None]
+) -> None:
+    """Before whichever step of the reset it comes, it goes whole or lies on what the reset left."""
+    at = 0
+    while True:
+        place, rows = MemoryRepository(), pa.table({"id": [1]})
+        with open_context(place) as home:
+            Table.create(local_store(home, "main", "t"), name="t", schema=rows.schema).append(rows)
+            commit(home, "main", message="a row")
+            append(home, 2)
+            pause = Pause(at, partial(write, home, 3))
+            with open_context(place, trap=pause) as slow:
+                verb(slow, "main")
+            table = Table.open(local_store(home, "main", "t"), name="t")
+            left = table.read()["id"].to_pylist()
+            append(home, 4)
+            assert table.read()["id"].to_pylist() == [*left, 4]
+        if not pause.has_sprung:
+            assert left == [1]
+            break
+        assert left in ([1], [1, 3]), at
+        at += 1
+    assert at > 5
+
+
+def test_a_reset_of_a_prefix_that_others_stage_below_all_the_time_says_so(home: RepositoryContext) -> None:
+    """What they stage may rest on what went; each time it was reset again."""
+    staged = 0
+
+    def stage_more() -> None:
+        nonlocal staged
+        staged += 1
+        put(home, "main", "a/0", str(staged))
+
+    stage_more()
+    racing = replace(home, key_value=Always(home.key_value, stage_more))
+    with raises(OutcomeUnknown, "outcome_unknown"):
+        reset_prefix(racing, "main", prefix="a/")
+    assert staged > home.options.publish_tries_max
+    reset_prefix(home, "main", prefix="a/")
+    assert contents(home, "main") == BASE

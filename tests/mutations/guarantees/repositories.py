@@ -21,7 +21,7 @@ from lakebed.objects import create_once, local
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import directories, drop, fs
 from lakebed.repo.collect import addresses, collect
-from lakebed.repo.heads import commit, multipart, write
+from lakebed.repo.heads import commit, heads, multipart, write
 from lakebed.repo.lakefs import metaranges, restore, symlinks
 from lakebed.repo.model import commit_graph, layout, names
 from lakebed.repo.objects import data, intact
@@ -32,7 +32,7 @@ from lakebed.repo.references import branches, history, mark, tags
 from lakebed.repo.staging import protocol, view
 from lakebed.repo.transport import catalog
 from lakebed.repo.transport.transport import LocalTransport
-from lakebed.repo.verbs import message
+from lakebed.repo.verbs import message, reset
 from lakebed.server.routes import verbs as verb_routes
 from lakebed.server.s3 import listing as s3_listing
 from mutations.defects import (
@@ -113,6 +113,25 @@ def bare_upload(path):
 
 
 GUARANTEES = [
+    Guarantee(
+        "A table's commit that is acknowledged while its branch is reset keeps no snapshot without its files.",
+        answer(
+            heads.move_branch,
+            heads._see_given_up,
+            lambda original, context, branch, **named: heads.seal(context, branch, **named),
+        ),
+        "behaviour/repo/test_reset.py::test_a_commit_of_a_table_during_a_reset_leaves_a_table_that_can_be_read[all]",
+    ),
+    Guarantee(
+        "A table's commit that is acknowledged while its folder is reset keeps no snapshot without its files.",
+        returns(reset._has_staged, False),
+        "behaviour/repo/test_reset.py::test_a_commit_of_a_table_during_a_reset_leaves_a_table_that_can_be_read[table]",
+    ),
+    Guarantee(
+        "A reset does not drop what others have sealed without what was staged above it.",
+        see(heads.publish, lambda it: it.is_stored, True),
+        "behaviour/repo/test_reset.py::test_a_commit_of_a_table_during_a_reset_leaves_a_table_that_can_be_read[sealed]",
+    ),
     Guarantee(
         "A read that shares a look at the records shows what was written before its request came.",
         returns(replies.Arrivals.add, 0),

@@ -158,6 +158,11 @@ class Reset(JudgedMove):
     prefix: bytes | None = None
     path: bytes | None = None
 
+    @property
+    def may_repeat(self) -> bool:
+        """Of some paths: what is staged there meanwhile goes too."""
+        return self.prefix is not None or self.path is not None
+
     def targets(self, moment: Moment, after: Moment, known: Known) -> Iterator[Target]:
         """The head's content, where it is meant."""
         yield Target(self._left(moment, known))

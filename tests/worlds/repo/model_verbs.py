@@ -90,6 +90,11 @@ class JudgedVerb:
     may_be_staged: ClassVar[bool] = False
     """Whether it writes staged rows."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may have its effect several times."""
+        return False
+
     def __str__(self) -> str:
         return f"{self.name} on {self.branch} by {self.by}"
 

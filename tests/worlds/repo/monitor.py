@@ -268,7 +268,7 @@ class RepositoryMonitor:
         verb.effect_count += 1
         if verb.told is not None:
             raise PromiseBroken(f"{verb} was told: {verb.told}; and has had an effect since")
-        if verb.effect_count > 1:
+        if verb.effect_count > 1 and not verb.may_repeat:
             raise PromiseBroken(f"{verb} has had its effect {verb.effect_count} times")
 
     def _check_there(self, named: set[str], touched: set[str], puts: Mapping[bytes, bytes]) -> None:

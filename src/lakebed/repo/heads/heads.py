@@ -10,6 +10,8 @@ Invariants:
 - A publish drops exactly the tokens that the plan has seen. It goes through only while head, compacted metarange and
   those tokens are as the plan has seen them, no collection has begun since (boundary), and no commit that becomes
   referenced has expired: all of that is expected in one atomic write.
+- What a move gives up unread is sealed by the publish itself. While it were sealed and not yet dropped, a writer could
+  look for its files, find all of them, and acknowledge what rests on them.
 - A failed or empty operation leaves no growing list: a token without rows is not sealed, what amounts to nothing is
   dropped, and what was applied before an operation was refused is kept as the branch's compacted metarange.
 """
@@ -94,6 +96,8 @@ class SealedBranch:
     boundary: bytes | None
     """The collection's boundary at the same moment."""
     head: Commit
+    is_stored: bool = True
+    """False: `raw` is older than `record`, and the publish seals in the same write."""
 
     @property
     def base(self) -> MetarangeRef:
@@ -148,7 +152,8 @@ def move_branch(
         plan: called for each try; what it raises ends the operation, and nothing has moved; but after `Overtaken` it is
             called anew.
         fresh_token: take a new staging token even when nothing is staged.
-        gives_up: what is sealed is not wanted, so that it is never read, however much it is.
+        gives_up: what is staged is not wanted: it is never read, however much it is, and goes at the moment of the
+            move.
 
     Returns:
         The move that was published.
@@ -157,11 +162,14 @@ def move_branch(
         NotFound: there is no such branch.
         Conflict: ``branch_moved``: others were faster each of ``publish_tries_max`` times.
         InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
-    Cost: 1 snapshot and 2 durable writes of the key-value store besides what the plan costs.
+    Cost: 1 snapshot and 2 durable writes of the key-value store besides what the plan costs; with `gives_up` 1 write.
     """
     with context.counters.note_move(branch):
         for _ in range(context.options.publish_tries_max):
-            sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
+            if gives_up:
+                sealed = _see_given_up(context, branch, fresh_token=fresh_token)
+            else:
+                sealed = seal(context, branch, fresh_token=fresh_token)
             with suppress(Overtaken), beginning_again(context, sealed):
                 move = plan(sealed)
                 if publish(context, sealed, move=move, operation=operation):
@@ -170,7 +178,7 @@ def move_branch(
     raise branch_moved(context, branch, operation)
 
 
-def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False, gives_up: bool = False) -> SealedBranch:
+def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False) -> SealedBranch:
     """Seal what is staged: from now on it can only be read, and new writes go to a fresh token.
 
     A token without rows is left in place: the snapshot that shows it empty is as good a moment as its sealing would
@@ -179,7 +187,7 @@ def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False, 
     """
     for _ in range(context.options.publish_tries_max):
         boundary, record, raw, is_empty = _look(context, branch)
-        is_long = len(record.sealed) >= context.options.sealed_tokens_max and not gives_up
+        is_long = len(record.sealed) >= context.options.sealed_tokens_max
         if is_long and fold(context, branch, operation="seal"):
             continue
         if is_empty and not fresh_token:
@@ -192,6 +200,16 @@ def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False, 
             return SealedBranch(branch, after, encode_record(after), boundary, head)
         RETRIES.add(1, "seal")
     raise branch_moved(context, branch, "seal")
+
+
+def _see_given_up(context: RepositoryContext, branch: str, *, fresh_token: bool) -> SealedBranch:
+    """A branch as it is once a publish has sealed all that is staged."""
+    boundary, record, raw, is_empty = _look(context, branch)
+    head = load_commit(context, record.commit_id)
+    has_layers = bool(record.sealed) or record.compacted is not None
+    if is_empty and not has_layers and not fresh_token:
+        return SealedBranch(branch, record, raw, boundary, head)
+    return SealedBranch(branch, _with_fresh_token(context, record), raw, boundary, head, is_stored=False)
 
 
 def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
@@ -276,12 +294,14 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
                 is_made = proof is not None and context.key_value.get(proof) is not None
                 if not is_made:
                     record, seen = load_branch(context, sealed.name)
+                    # Only this write brought its fresh token, if it brought one; others may have sealed it since.
                     is_made = seen == encoded
+                    is_made |= not sealed.is_stored and after.staging in (record.staging, *record.sealed)
         if is_made:
             tokens = [token.id for token in (after.staging, *after.sealed)]
             context.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
             return True
-        if not _only_gained(record, sealed.record):
+        if not sealed.is_stored or not _only_gained(record, sealed.record):
             return False
         raw = seen
     return False

@@ -1,13 +1,17 @@
 """`Reset` and `HardReset`: discard uncommitted changes, or move a branch to another commit.
 
-Invariants: what is reset is what was acknowledged before the seal; a write that is acknowledged later, or outside of
-what is reset, stays. A reset of paths is computed against the commit: those paths become as the head has them, whatever
-token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads.heads`).
+Invariants: all that is uncommitted goes at one moment. What is acknowledged later, or outside of what is reset, stays.
+A reset of paths is computed against the commit: those paths become as the head has them, whatever token or compacted
+metarange had changed them. That takes a while, in which writers see what is about to go; what they stage below the same
+paths meanwhile may rest on it, as the commit of a table does on its files, and goes too. Does not know: how a head
+moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
 
-from lakebed.errors import InvalidRequest
+from collections.abc import Callable, Sequence
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo.heads.commit import intervals_of, with_paths_of
 from lakebed.repo.heads.heads import (
     CommitWithId,
@@ -19,8 +23,10 @@ from lakebed.repo.heads.heads import (
     same_state,
 )
 from lakebed.repo.model.model import Commit
+from lakebed.repo.model.rows import Interval, prefix_range
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_committable, check_writable
+from lakebed.repo.references.branches import branch_moved, load_branch
 from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
@@ -36,9 +42,10 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
         NotFound: ``branch_not_found``.
         InvalidRequest: ``two_targets``, ``protected_branch``, ``read_only_repository``, ``invalid_path``.
         Conflict: ``branch_moved``.
-    Cost: of everything 2 durable writes of the key-value store, and no range is read: the tokens are removed in the
+        OutcomeUnknown: of a path or prefix: it is reset, but others staged more there all the time.
+    Cost: of everything 1 durable write of the key-value store, and no range is read: the tokens are removed in the
     background. Of a path or prefix that of a compaction: all that is sealed is applied, and the branch's compacted
-    metarange is written anew.
+    metarange is written anew; again where others staged below it meanwhile.
     """
 
     branch: str
@@ -65,7 +72,45 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
             return Move(sealed.record.commit_id, compacted=None if same_state(context, head, kept) else kept)
 
         move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=not is_partial)
-        return CommitWithId(move.commit_id, heads[move.commit_id])
+        reset = CommitWithId(move.commit_id, heads[move.commit_id])
+        if is_partial:
+            try:
+                _reset_again(context, self.branch, plan, intervals)
+            except NotFound:
+                return reset  # the branch was deleted since
+            except (Unavailable, Conflict) as error:
+                raise OutcomeUnknown(
+                    f"What was staged on branch {self.branch} of repository {context.name} was reset, but what others "
+                    "staged there meanwhile, which may rest on it, perhaps was not: stop them, and reset again.",
+                    kind="outcome_unknown",
+                    repository=context.name,
+                    branch=self.branch,
+                ) from error
+        return reset
+
+
+def _reset_again(
+    context: RepositoryContext, branch: str, plan: Callable[[SealedBranch], Move], intervals: Sequence[Interval]
+) -> None:
+    """Reset paths until nothing is staged there. Raises `Conflict`: others staged more each time."""
+    for _ in range(context.options.publish_tries_max):
+        if not _has_staged(context, branch, intervals):
+            return
+        move_branch(context, branch, operation="reset", plan=plan)
+    raise branch_moved(context, branch, "reset")
+
+
+def _has_staged(context: RepositoryContext, branch: str, intervals: Sequence[Interval]) -> bool:
+    """Whether a row of some paths is staged, none of them compacted. Cost: 1 snapshot, and 1 scan a token."""
+    with context.key_value.snapshot() as snapshot:
+        record, _ = load_branch(context, branch, snapshot=snapshot)
+        for token in (record.staging, *record.sealed):
+            first, last = prefix_range(context.keys.token(token.id))
+            for start, end in intervals:
+                rows = snapshot.scan_arrow(first + start, last if end is None else first + end)
+                if any(batch.num_rows for batch in rows):
+                    return True
+    return False
 
 
 @verb("hard_reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",))
@@ -80,7 +125,7 @@ class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
         NotFound: ``branch_not_found``, ``reference_not_found``.
         InvalidRequest: ``dirty_branch``, ``commit_expired``, ``protected_branch``, ``read_only_repository``.
         Conflict: ``branch_moved``.
-    Cost: 2 durable writes of the key-value store.
+    Cost: 2 durable writes of the key-value store; with `force` 1.
     """
 
     branch: str

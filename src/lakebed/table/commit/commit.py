@@ -310,8 +310,7 @@ class _Commit:
                     return earlier
                 snapshot = self._stage(head, inherited)
             except BaseException as error:  # an interrupt too: no snapshot names what the try wrote
-                if isinstance(error, NotFound) and head is not None and self.branch.snapshots.find(head.id) != head:
-                    # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
+                if isinstance(error, NotFound) and head is not None and self._may_go(head):
                     self._note_race(error)
                     continue
                 self._discard()
@@ -370,6 +369,17 @@ class _Commit:
             return head
         # Ids above are passed. Either newer snapshots lie beyond them, or another client rolled back below them.
         return self.branch.snapshots.latest()
+
+    def _may_go(self, head: Snapshot) -> bool:
+        """Whether a snapshot that names what is not there is gone, by a rollback, or may be withdrawn by its writer.
+
+        In a branch of a repository a reset may have taken what it names just before it was put.
+        """
+        if self.branch.snapshots.find(head.id) != head:
+            return True
+        self.stuck = self.stuck + 1 if self.lost_id == head.id + 1 else 0
+        self.lost_id = head.id + 1
+        return is_taken_back(self.branch)
 
     # ---- one try
 
@@ -686,6 +696,14 @@ class _Commit:
         self.backoff.note(lost)
         if self.stuck >= _STUCK_TRIES_MAX:
             self._discard()
+            if isinstance(lost, NotFound) or lost.kind == "branch_moved":
+                raise Conflict(
+                    f"What the newest snapshot before {self.lost_id} names is not there: the branch was reset while it "
+                    "was committed, and its writer has not withdrawn it. Nothing was changed: reset the folder of the "
+                    "table once more, or the branch.",
+                    kind="commit_stuck",
+                    id=self.lost_id,
+                ) from lost
             raise Conflict(
                 f"The commit was tried {self.stuck + 1} times as snapshot {self.lost_id}, and each time "
                 f"snapshot {self.lost_id} is taken, although the newest that can be seen is older. Nothing was "
