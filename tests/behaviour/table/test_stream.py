@@ -11,11 +11,14 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.table.changes.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.read.read import read_split_table
 from lakebed.table.schema.schema import drop_not_null
 from lakebed.table.table import Table
+from worlds.repo.memory_repository import MemoryRepository, open_context
+from worlds.repo.operations import commit, reset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
@@ -170,6 +173,29 @@ def test_every_appended_row_comes_once(seed: int) -> None:
                 counter[(row["id"], row["v"])] += -1 if row["_row_kind"] == "-D" else 1
             assert +counter == Counter((row["id"], row["v"]) for row in table.read().to_pylist())
             assert min(counter.values(), default=0) >= 0
+
+
+@pytest.mark.parametrize("then", ["another column", "no column"])
+def test_a_stream_whose_columns_a_reset_took_back_says_so(then: str) -> None:
+    """Another column has the schema's id since: its values are not read as nulls of the first one."""
+    with open_context(MemoryRepository()) as home:
+        store = local_store(home, "main", "t")
+        table = Table.create(store, name="t", schema=SCHEMA)
+        table.append(rows([1], 1))
+        commit(home, "main", message="a row")
+        table.add_column("first", "BIGINT")
+        following = stream(table)
+        start = following.advance(following.first(), Limits())
+        reset(home, "main")
+        other, more = Table.open(store, name="t"), rows([2], 2)
+        if then == "another column":
+            other.add_column("second", "BIGINT")
+            more = more.append_column("second", pa.array([7], pa.int64()))
+        other.append(more)
+        refused("columns_changed", InvalidRequest, lambda: following.advance(start, Limits()))
+        refused("columns_changed", InvalidRequest, lambda: following.plan(start, StreamOffset(start.table, 2)))
+        again = stream(table)
+        assert read(table, again.plan(start, again.advance(start, Limits()))) == more.to_pylist()
 
 
 def test_limits_bound_batches_and_a_large_unit_is_read_alone() -> None:

@@ -158,7 +158,7 @@ class TableStream:
         self._schema = schema
         self._producer = producer_to_follow(schema) if settings.changes else Producer.NONE
         self._told: Told = "net" if self._producer is Producer.INPUT else "net-exact"
-        self._fitting = {schema.id}
+        self._fitting = {schema.id: schema}
 
     # ---- offsets
 
@@ -451,14 +451,22 @@ class TableStream:
 
     def _check_table(self, start: StreamOffset, newest: Snapshot | None) -> None:
         """Raise unless the table is the one that the offset is of, and has the offset's snapshot in its history."""
-        created = created_ms(self._branch)
-        if created is None:
+        schemas = self._branch.schemas
+        ids = schemas.look()
+        if not ids:
             raise self._missing_error()
+        created = schemas.load(ids[0]).time_ms
         if start.table != created:
             raise Conflict(
                 f"The table {self._branch.name} was dropped and created again: the stream read the one of "
                 f"{utc(start.table)}, and this one is of {utc(created)}; {_AGAIN}.",
                 kind="table_replaced",
+            )
+        if self._schema.id not in ids or schemas.load(self._schema.id) != self._schema:
+            raise InvalidRequest(
+                f"The columns of {self._branch.name} were taken back, by a reset of its branch, and the stream still "
+                "reads them as they were: start the query again, it continues where it is.",
+                kind="columns_changed",
             )
         self._check_history(start, newest)
 
@@ -471,9 +479,9 @@ class TableStream:
             raise self._rollback_error(offset.snapshot, 0 if newest is None else newest.id)
 
     def _check_columns(self, snapshot: Snapshot) -> None:
-        if snapshot.schema_id in self._fitting:
-            return
         schema = self._branch.schemas.load(snapshot.schema_id)
+        if self._fitting.get(schema.id) == schema:
+            return
         by_id = {column.id: column for column in schema.fields}
         for column in self._schema.fields:
             became = _became(column, by_id.get(column.id))
@@ -484,7 +492,7 @@ class TableStream:
                     kind="columns_changed",
                     column=column.name,
                 )
-        self._fitting.add(schema.id)
+        self._fitting[schema.id] = schema
 
     def _snapshot(self, offset: StreamOffset) -> Snapshot:
         snapshot = self._branch.snapshots.find(offset.snapshot)

@@ -38,6 +38,7 @@ class SchemaLog:
         self._newest = newest
         self._object: ObjectMeta | None = None  # of `_newest`, as it was listed; None: it was not
         self._loaded: dict[int, TableSchema] = {}
+        self._listed: dict[int, ObjectMeta] = {}  # what `_loaded` was loaded from, as it was listed
         self._origin: SchemaLog | None = None
 
     @property
@@ -75,7 +76,7 @@ class SchemaLog:
         What it sees, this log has seen too. Cost: no request.
         """
         copy = SchemaLog(self._store, self._layout, newest=self._newest)
-        copy._object, copy._loaded, copy._origin = self._object, self._loaded, self
+        copy._object, copy._loaded, copy._listed, copy._origin = self._object, self._loaded, self._listed, self
         return copy
 
     def _missing_error(self) -> NotFound:
@@ -127,6 +128,12 @@ class SchemaLog:
         """Every schema id, ascending. Cost: 1 LIST."""
         return sorted(self._objects())
 
+    def look(self) -> list[int]:
+        """As `ids`; what was loaded from objects that were replaced is loaded anew from now on. Cost: 1 LIST."""
+        objects = self._objects()
+        self._forget_replaced(objects)
+        return sorted(objects)
+
     def _objects(self) -> dict[int, ObjectMeta]:
         listed = ((parse_schema(meta.path), meta) for meta in self._store.list(self._layout.schema_folder))
         return {schema_id: meta for schema_id, meta in listed if schema_id is not None}
@@ -137,13 +144,21 @@ class SchemaLog:
         if not objects:
             return None
         newest, seen = max(objects), self._newest
+        self._forget_replaced(objects)
         if seen is None or self._object is None or self._object != objects.get(seen.id):
-            self._loaded.clear()
             seen = None
         if seen is None or seen.id != newest:
             seen = self.load(newest)
         self._note(seen, objects[newest])
         return seen
+
+    def _forget_replaced(self, objects: dict[int, ObjectMeta]) -> None:
+        """Forget what was loaded from other objects than those that are listed now, or before its id was listed."""
+        for schema_id in list(self._loaded):
+            if schema_id not in self._listed or self._listed[schema_id] != objects.get(schema_id):
+                self._loaded.pop(schema_id, None)
+        self._listed.clear()
+        self._listed.update(objects)
 
     def load(self, schema_id: int) -> TableSchema:
         """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
