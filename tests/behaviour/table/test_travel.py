@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.open import open_store
 from lakebed.table.branch.travel import resolve, source_of
+from lakebed.table.rows.rows import new_writer
+from lakebed.table.table import Table
+from lakebed.table.versions.system import read_system_table
+from worlds.table.foreign import foreign_commit
 
 
 @pytest.fixture
@@ -208,3 +214,25 @@ def test_changes_need_every_snapshot_in_between(expired_count: int, bench: Any) 
                 table.changes(f"t{start}")
         else:
             assert sorted(table.changes(f"t{start}")["id"].to_pylist()) == expected
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_version_of_a_client_with_an_old_view_has_the_columns_of_its_rows(merges: bool) -> None:
+    """Its snapshot names the schema of before a column was widened, whose type does not hold what is stored since."""
+    rows = pa.table({"pt": ["a"], "v": pa.array([1], pa.int32())})
+    store = open_store(f"memory://travel-{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=rows.schema, partition_keys=["pt"])
+    stale = new_writer(table.context)
+    stale.write(rows)
+    changes = stale.finish()
+    table.widen_column("v", "BIGINT")
+    table.add_column("w", "STRING")
+    table.append(pa.table({"pt": ["a"], "v": [2**40], "w": ["x"]}))
+    old = foreign_commit(table, changes, merges=merges, name="old")
+    assert (old.id, old.schema_id) == (2, 0)
+    table.create_tag("old", snapshot_id=2)
+    expected = [{"pt": "a", "v": 1, "w": None}, {"pt": "a", "v": 2**40, "w": "x"}]
+    for options in ({"version": 2}, {"tag": "old"}, {"timestamp_ms": old.time_ms}, {}):
+        assert sorted(Table.open(store, name="t").read(**options).to_pylist(), key=lambda row: row["v"]) == expected
+    schemas = read_system_table(table.context, "schemas", version=resolve(table.context, version=2))
+    assert schemas["schema_id"].to_pylist() == [0, 1, 2]

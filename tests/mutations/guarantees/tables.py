@@ -13,7 +13,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
-from lakebed.table.branch import discard
+from lakebed.table.branch import discard, travel
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import change_units, incremental, stream
@@ -131,6 +131,16 @@ GUARANTEES = [
         "A long write to a table in a branch that is reset meanwhile is not called committed.",
         returns(presence.is_taken_back, False),
         "behaviour/repo/test_facade.py::test_a_long_write_to_a_table_whose_branch_is_reset_is_not_committed[memory-reset]",
+    ),
+    Guarantee(
+        "A stream does not read nulls for a column that a reset took back, when another one has the schema's id.",
+        raise_nothing(stream.TableStream._check_table),
+        "behaviour/table/test_stream.py::test_a_stream_whose_columns_a_reset_took_back_says_so[another column]",
+    ),
+    Guarantee(
+        "A version that a client with an old view committed shows the values of columns that were added before it.",
+        replace(travel.find_schema_id, lambda original, branch, snapshot: snapshot.schema_id),
+        "behaviour/table/test_travel.py::test_a_version_of_a_client_with_an_old_view_has_the_columns_of_its_rows[False]",
     ),
     Guarantee(
         "A commit in a branch that is reset just before its snapshot is put is withdrawn, and not called committed.",

@@ -22,7 +22,7 @@ from lakebed.spark.plan.carried import AUDIT_LOG, show_instants
 from lakebed.spark.plan.change_rows import AUDITED, ChangeRows, Committed, change_fields
 from lakebed.spark.plan.types import arrow_schema_of, spark_json, spark_schema
 from lakebed.spark.tasks.native_writes import native_write
-from lakebed.table.branch.travel import resolve
+from lakebed.table.branch.travel import find_schema_id, resolve
 from lakebed.table.changes.audit_log import plan_audit
 from lakebed.table.model.model import Snapshot, TableSchema
 from lakebed.table.model.option_values import check_listed, parse_names
@@ -86,7 +86,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if target.branch is not None:
                 branch = target.branch
                 table = branch_of(table, branch)
-            schema = table.context.schemas.load(snapshot.schema_id)
+            schema = table.context.schemas.load(find_schema_id(table.context, snapshot))
         else:
             snapshot = table.latest()
             if snapshot is not None and snapshot.schema_id > schema.id:  # both are of after the table was opened

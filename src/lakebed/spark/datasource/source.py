@@ -47,7 +47,7 @@ from lakebed.spark.streams.stream_commits import APPLICATION, CHECKPOINT, user_o
 from lakebed.spark.streams.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
 from lakebed.spark.tasks.committing import commit_changes, discarding
 from lakebed.spark.tasks.write_tasks import WriteTask, write_task
-from lakebed.table.branch.travel import resolve
+from lakebed.table.branch.travel import find_schema_id, resolve
 from lakebed.table.model.model import Snapshot
 from lakebed.table.model.predicate_text import parse_predicate
 from lakebed.table.model.predicate_tree import Predicate, all_of
@@ -199,7 +199,7 @@ class LakebedSource(DataSource):
             raise InvalidRequest(
                 f"version={value!r} names a branch: give it as the option branch.", kind="ambiguous_version"
             )
-        return version.snapshot, version.snapshot.schema_id
+        return version.snapshot, find_schema_id(table.context, version.snapshot)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pack_as(type(self), (dict(self.options),))

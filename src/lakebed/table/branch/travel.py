@@ -17,6 +17,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TypedDict
 
+import lakebed.compute as pc
 from lakebed.arguments import check_keywords
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.branch.branch_folder import branch_exists
@@ -70,6 +71,25 @@ def _resolve(branch: TableBranch, version: int | str | None, timestamp: Time | N
     if newest is None:
         raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
     return Resolved(newest)
+
+
+def find_schema_id(branch: TableBranch, snapshot: Snapshot) -> int:
+    """The id of the schema whose columns a version has: its own, or a later one that files of it were written under.
+
+    Another client that has not seen the newest schema commits on top of rows that have it. Values of them may not fit
+    the older one.
+
+    Args:
+        branch: has seen the newest schema.
+
+    Cost: nothing for a version of the newest schema; else as `ManifestReader.all_metas`, and 1 GET a manifest of other
+    clients, which say of a manifest under which schema they merged it.
+    """
+    if snapshot.schema_id >= branch.schema.id:
+        return snapshot.schema_id
+    metas = branch.manifests.all_metas(snapshot)
+    merged = branch.manifests.concat_entries([meta for meta in metas if meta.added_snapshot is None])
+    return max([snapshot.schema_id, *(meta.schema_id for meta in metas), pc.max(merged["schema_id"]).as_py() or 0])
 
 
 def at_version(branch: TableBranch, version: int | str) -> Resolved:

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.table.branch.context import TableBranch
+from lakebed.table.branch.travel import find_schema_id
 from lakebed.table.changes.change_units import ROW_KIND_COLUMN, ChangeUnit, Inserted, Written, kind_schema
 from lakebed.table.model.model import Snapshot, TableSchema
 from lakebed.table.read.read import ReadPlan
@@ -41,7 +42,7 @@ def audit_schema(schema: TableSchema) -> pa.Schema:
 
 def audit_log(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     """The rows of ``$audit_log``, of a version or the newest. Cost: as reading the version. Memory: all its rows."""
-    schema_id = branch.schema.id if snapshot is None else snapshot.schema_id
+    schema_id = branch.schema.id if snapshot is None else find_schema_id(branch, snapshot)
     units, plan = plan_audit(branch, snapshot or branch.snapshots.latest(), schema_id=schema_id)
     rows = [part for unit in units for part in unit.rows(branch.store, plan)]
     table = pa.concat_tables([kind_schema(plan.schema).empty_table(), *rows])

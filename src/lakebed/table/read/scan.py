@@ -27,7 +27,7 @@ from lakebed.arguments import check_keywords, check_limit
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import kept_property, map_in_pool
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.travel import Time, resolve
+from lakebed.table.branch.travel import Time, find_schema_id, resolve
 from lakebed.table.codec.manifest import NO_ENTRIES
 from lakebed.table.engines.registry import check_mergeable, engine_of
 from lakebed.table.files.data_file import cast_stored
@@ -309,7 +309,8 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
     target = resolve(branch, version=version, timestamp=timestamp_ms)
     if target.branch is not None:
         branch = branch.of_branch(target.branch)
-    return scan_snapshot(branch.look(), target.snapshot, schema_id=target.snapshot.schema_id, **rows)
+    looked = branch.look()
+    return scan_snapshot(looked, target.snapshot, schema_id=find_schema_id(looked, target.snapshot), **rows)
 
 
 def scan_snapshot(

@@ -26,7 +26,7 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.branch.branches import list_branches
 from lakebed.table.branch.consumers import load_consumers
 from lakebed.table.branch.context import TableBranch
-from lakebed.table.branch.travel import Resolved
+from lakebed.table.branch.travel import Resolved, find_schema_id
 from lakebed.table.changes.audit_log import audit_log
 from lakebed.table.codec.binary_row import decode_rows
 from lakebed.table.codec.manifest import NO_ENTRIES
@@ -147,7 +147,7 @@ def read_system_table(
 
 def _schema_of(branch: TableBranch, snapshot: Snapshot | None) -> TableSchema:
     """The schema of a version, or the newest."""
-    return branch.schema if snapshot is None else branch.schemas.load(snapshot.schema_id)
+    return branch.schema if snapshot is None else branch.schemas.load(find_schema_id(branch, snapshot))
 
 
 def _live_entries(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
@@ -199,7 +199,8 @@ def _schemas_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
             "update_time": schema.time_ms,
         }
 
-    ids = [schema_id for schema_id in branch.schemas.ids() if snapshot is None or schema_id <= snapshot.schema_id]
+    last = None if snapshot is None else find_schema_id(branch, snapshot)
+    ids = [schema_id for schema_id in branch.schemas.ids() if last is None or schema_id <= last]
     return _table((row(branch.schemas.load(schema_id)) for schema_id in ids), _SCHEMAS)
 
 
