@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import struct
 import uuid
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
@@ -22,6 +24,8 @@ from lakebed.table.imports import ImportOptions, SourceOptions
 
 Rows = Callable[[int, int], pa.Table]
 Plain = Callable[[pa.Table], list[str]]
+
+MODE = "delta.columnMapping.mode"
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -106,6 +110,38 @@ def test_deletion_vectors(lake: Lake, rows: Rows, plain: Plain, tmp_path: Path) 
         assert (report.taken_count, report.rewritten_count) == (2, 1)
         assert report.reasons == {"has deleted rows (a deletion vector)": 1}
     assert plain(lake.table("t").read()) == plain(expected.select(lake.table("t").arrow_schema.names))
+
+
+@pytest.mark.parametrize("kind", ["deleted rows", "mapped columns"])
+@pytest.mark.parametrize("year", [9999, 1500, 2024])
+def test_instants_of_files_that_are_rewritten_are_not_others(lake: Lake, tmp_path: Path, year: int, kind: str) -> None:
+    """Also dates that nanoseconds do not hold, as Spark writes timestamps by default: INT96, without a zone."""
+    source = tmp_path / "delta"
+    moment = datetime.datetime(year, 12, 31, tzinfo=datetime.UTC)
+    stored = pa.table({"at": pa.array([moment] * 3, pa.timestamp("us", "UTC"))})
+    deltalake.write_deltalake(source, stored)
+    [file] = source.glob("*.parquet")
+    pq.write_table(stored, file, use_deprecated_int96_timestamps=True)
+
+    def change(action: dict[str, Any]) -> list[dict[str, Any]]:
+        if "add" in action:
+            action["add"]["size"] = file.stat().st_size
+            action["add"]["stats"] = json.dumps({"numRecords": 3})
+            if kind == "deleted rows":
+                action["add"]["deletionVector"] = deletion_vector([1])
+        if "metaData" in action and kind == "mapped columns":
+            document = json.loads(action["metaData"]["schemaString"])
+            mapping = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "at"}
+            document["fields"] = [{**document["fields"][0], "name": "moment", "metadata": mapping}]
+            action["metaData"]["schemaString"] = json.dumps(document)
+            action["metaData"]["configuration"] = {MODE: "name", "delta.columnMapping.maxColumnId": "1"}
+        return [with_feature(action, "deletionVectors" if kind == "deleted rows" else "columnMapping")]
+
+    edited(source, change)
+    report = import_table(lake, "t", str(source), format="delta")
+    assert report.rewritten_count == 1
+    [moments] = lake.table("t").read().columns
+    assert moments.to_pylist() == [moment] * (2 if kind == "deleted rows" else 3)
 
 
 def test_column_mapping(lake: Lake, plain: Plain, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def int96_columns(footer: pq.FileMetaData) -> Sequence[str]:
     leaves = (footer.schema.column(position) for position in range(footer.num_columns))
     if not any(leaf.physical_type == "INT96" for leaf in leaves):
         return ()
-    return [field.name for field in footer.schema.to_arrow_schema() if _has_timestamps(field.type)]
+    return [field.name for field in footer.schema.to_arrow_schema() if has_timestamps(field.type)]
 
 
 def refuse_far_instants(batches: Iterable[pa.RecordBatch], *, file_name: str) -> None:
@@ -50,9 +50,10 @@ def refuse_far_instants(batches: Iterable[pa.RecordBatch], *, file_name: str) ->
                 )
 
 
-def _has_timestamps(kind: pa.DataType) -> bool:
+def has_timestamps(kind: pa.DataType) -> bool:
+    """Whether a type is a timestamp or has one inside."""
     if pa.types.is_nested(kind):
-        return any(_has_timestamps(kind.field(position).type) for position in range(kind.num_fields))
+        return any(has_timestamps(kind.field(position).type) for position in range(kind.num_fields))
     return bool(pa.types.is_timestamp(kind))
 
 

@@ -23,6 +23,7 @@ from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.files.data_file import open_data_file
+from lakebed.table.files.int96 import has_timestamps
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.imports.parquet_folder import with_constants
 from lakebed.table.model.types import fields_of_arrow
@@ -43,6 +44,8 @@ _FEATURES: Final = frozenset(
 )
 """Features of readers that this module, or the library below it, takes into account."""
 _BATCH_ROWS: Final = 65_536
+_UNIT: Final = "us"
+"""Of the format's timestamps, whatever a file has them as."""
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 
@@ -56,19 +59,25 @@ class DeltaReader:
     """Of the table."""
     constants: tuple[tuple[str, pa.Scalar], ...]
     """The partition columns."""
+    instants: tuple[tuple[str, pa.DataType], ...]
+    """The columns with timestamps, with their types in the table: as INT96 they have no zone."""
     kept: bytes | None = None
     """A byte a row: 0 for deleted rows. Rows after its end are kept. None: no row is deleted."""
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
         """The rows by Delta's rules."""
         place, path = place_of(store, self.url)
-        opened = open_data_file(place, path, size_bytes=self.size_bytes)
+        opened = open_data_file(place, path, size_bytes=self.size_bytes, int96_unit=_UNIT)
         kept = None if self.kept is None else np.frombuffer(self.kept, np.bool_)
         columns = [name for name in opened.column_names if name in self.columns] or opened.column_names[:1]
         row = 0
         for batch in opened.batches(columns=columns, row_groups=None, batch_rows=_BATCH_ROWS):
             rows = with_constants(pa.Table.from_batches([batch]), self.constants)
             rows = rows.select([name for name in self.columns if name in rows.column_names])
+            for name, kind in self.instants:
+                position = rows.schema.get_field_index(name)
+                if position >= 0 and rows.schema.field(position).type != kind:
+                    rows = rows.set_column(position, name, rows.column(position).cast(kind))
             if kept is not None:
                 mask = np.ones(rows.num_rows, np.bool_)
                 stated = kept[row : row + rows.num_rows]
@@ -123,7 +132,17 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
         whole = DeltaScan(url, table.version(), dict(storage_options or {}))
         size_bytes, why = sum(file.size_bytes for file in files), "has columns under other names (column mapping)"
         every = (str(table.version()),)
-        files = [SourceFile(url, size_bytes, whole, must_rewrite=why, deletes=every, file_count=len(files))]
+        files = [
+            SourceFile(
+                url,
+                size_bytes,
+                whole,
+                must_rewrite=why,
+                deletes=every,
+                file_count=len(files),
+                reads_every_instant=True,
+            )
+        ]
     return Source(
         format="delta",
         url=url,
@@ -160,8 +179,11 @@ def _file(
     }
     deleted = kept.get(_tail(url))
     why = "has deleted rows (a deletion vector)" if deleted is not None else None
-    reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), deleted)
-    return SourceFile(url, action["size_bytes"], reader, values, must_rewrite=why, deletes=deleted)
+    instants = tuple((column.name, column.type) for column in schema if has_timestamps(column.type))
+    reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), instants, deleted)
+    return SourceFile(
+        url, action["size_bytes"], reader, values, must_rewrite=why, deletes=deleted, reads_every_instant=True
+    )
 
 
 def location(url: str) -> str:

@@ -226,7 +226,8 @@ def _source(
         why = "may lack columns that have a default value" if has_defaults else why
         if keys and task.file.spec_id != table.spec().spec_id:
             why = "was written under another partition spec"
-        if task.file.file_format.value != "PARQUET":
+        is_parquet = task.file.file_format.value == "PARQUET"
+        if not is_parquet:
             why = f"is {task.file.file_format.value}"
         values = {} if why is not None else _partition_values(task, table, keys, arrow)
         path = task.file.file_path
@@ -240,6 +241,7 @@ def _source(
                 field_ids=ids,
                 must_have=must_have,
                 deletes=tuple(sorted(map(_name_of, task.delete_files))) or None,
+                reads_every_instant=not is_parquet,
             )
         )
     read = scan.snapshot()

@@ -48,6 +48,8 @@ class SourceFile:
     """Which of its rows are deleted, as far as another version may say otherwise; None: none."""
     file_count: int = 1
     """Of the source's files that are read together."""
+    reads_every_instant: bool = False
+    """Whether its reader gives timestamps that are INT96 as they are; else those are searched (`int96`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def _plan_file(
     environment: Environment,
 ) -> TakenFile | str | None:
     """How a file is taken over, or why it is rewritten; None for one without rows."""
-    if file.must_rewrite is not None:
+    if file.must_rewrite is not None and file.reads_every_instant:
         return file.must_rewrite
     place, path = place_of(store, file.url)
     try:
@@ -232,7 +232,7 @@ def _plan_file(
         _refuse_far_instants(place, path, footer, size_bytes=file.size_bytes)
     except NotFound as absent:
         raise NotFound(f"The source's file {file.url} is gone.", kind="source_not_found", url=file.url) from absent
-    why = needs_writer(schema)
+    why = file.must_rewrite or needs_writer(schema)
     if why is not None:
         return why
     if footer.num_rows == 0:
