@@ -36,9 +36,11 @@ from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag
 from lakebed.table.collect.referenced_files import ReferencedFiles, folder_namer
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.model.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.model.model import ManifestMeta, Snapshot, Tag
+from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, Tag
 from lakebed.table.model.times import is_future
+from lakebed.table.model.types import name_fields, parse_type
 from lakebed.table.table import Table
+from lakebed.texts import list_some
 
 _CACHE_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of decoded manifests cached between versions; beyond it shared manifests are read again."""
@@ -114,6 +116,7 @@ class _BranchCheck:
             schema_id = parse_schema(path)
             if schema_id is not None:
                 self._check_schema(schema_id, "the table")
+        self._check_field_ids(self._table.schema)
         versions = self._versions()
         self._findings.report.version_count += len(versions)
         seen: set[str] = set()
@@ -155,6 +158,24 @@ class _BranchCheck:
         path = self._table.context.layout.schema(schema_id)
         with self._findings.reading(path, needed_by=called):
             self._table.context.schemas.load(schema_id)
+
+    def _check_field_ids(self, newest: TableSchema) -> None:
+        """Report columns and fields inside of them that have one id, which older versions wrote."""
+        names: dict[int, list[str]] = {}
+        for column in newest.fields:
+            names.setdefault(column.id, []).append(column.name)
+            for name, field_id in name_fields(column.name, parse_type(column.type)):
+                names.setdefault(field_id, []).append(name)
+        for field_id, shared in names.items():
+            if len(shared) > 1:
+                self._findings.add(
+                    "warning",
+                    "field_id_twice",
+                    self._table.context.layout.schema(newest.id),
+                    f"gives {list_some(shared)} the same field id {field_id}: clients of Paimon and Iceberg cannot "
+                    "open the table, or take values of one for those of the other. Copy its rows to a new table.",
+                    columns=shared,
+                )
 
     def _check_version(self, version: _Version) -> None:
         snapshot, called = version.snapshot, version.called

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import uuid
 from collections.abc import Callable
@@ -237,6 +238,20 @@ def test_files_that_lie(lake: Lake, change: Callable[[pa.Table], pa.Table], kind
     assert found(lake) == {}
     assert kind in found(lake, deep=True)
     assert {item for paths in found(lake, deep=True).values() for item in paths} == {path}
+
+
+def test_field_ids_that_two_fields_have(lake: Lake) -> None:
+    """Those of a nested column that an older version added: clients of the format cannot open such a table."""
+    pair = pa.struct([("left", pa.int64()), ("right", pa.list_(pa.struct([("deep", pa.int64())])))])
+    table = lake.create_table("nested", pa.schema([("id", pa.int64()), ("pair", pair)]))
+    [path] = paths(table, "schema/")
+    assert "field_id_twice" not in found(lake)
+    schema = json.loads(bytes(table.store.get(path)))
+    members = schema["fields"][1]["type"]["fields"]
+    members[0]["id"] = 0
+    table.store.put(path, json.dumps(schema).encode())
+    [finding] = [finding for finding in check_lake(lake).findings if finding.kind == "field_id_twice"]
+    assert (finding.severity, finding.facts["columns"]) == ("warning", ["id", "pair.left"])
 
 
 def test_hints_that_mislead(lake: Lake) -> None:

@@ -524,6 +524,16 @@ def field_ids_inside(parsed: Type) -> list[int]:
     return ids
 
 
+def name_fields(name: str, parsed: Type) -> Iterator[tuple[str, int]]:
+    """Every field inside a type of a column, as a path with dots, with its id."""
+    for child in parsed.children:
+        yield from name_fields(name, child)
+    for field in parsed.fields:
+        if field.id is not None:
+            yield f"{name}.{field.name}", field.id
+        yield from name_fields(f"{name}.{field.name}", field.type)
+
+
 def json_of_type(parsed: Type) -> Any:
     """The type as in a schema file: text, or an object when nested. With its nullability."""
     suffix = "" if parsed.nullable else " NOT NULL"
