@@ -1,1 +1,1 @@
-"""From data files to a snapshot: conflicts, index manifests, the one way a table moves forward."""
+"""From data files to a snapshot: conflict checks, index manifests, and the only function that moves a table forward."""

@@ -1,13 +1,13 @@
-"""From changes to a snapshot: the one way a table's state moves forward.
+"""From changes to a snapshot: the only way in which a table's state moves forward.
 
-Owns: `commit`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs; the
-recognition of replayed commits.
+Owns: `commit`, which writes manifests, then manifest lists, then the create-only snapshot; the work after a lost race;
+the recognition of replayed commits.
 
 Invariants:
-- What a snapshot references is durable before the snapshot: data files (by the caller), then manifests, lists and
-  indexes, which are put together, for nothing names them before it.
-- A lost race rewrites the two lists only, and files whose rows must follow the winner's (`late_rows`). A change that
-  depends on the state (`CommitRequest.derive`: overwrite, restore) is derived again from the newest snapshot; any other
+- What a snapshot references is durable before the snapshot: data files (put by the caller), then manifests, lists and
+  index files. The latter are put together, because only the snapshot names them.
+- A lost race rewrites only the two lists, and files whose rows must follow the winner's (`late_rows`). A change that
+  depends on the state (`CommitRequest.derive`: overwrite, restore) is derived again from the newest snapshot. Any other
   change that rests on state is checked against it.
 - All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
 - ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the
@@ -17,7 +17,7 @@ Invariants:
 - Where another client rolled back below the boundary, the next id is the boundary, and the snapshot's property
   ``lakebed.follows`` says which snapshot it was committed on.
 
-Other clients' commits are raced by the same create-only put.
+Commits of other clients compete for the same id by the same create-only put.
 """
 
 from __future__ import annotations
@@ -84,23 +84,26 @@ TRIES_MAX = 1_000
 """Races that one commit may lose before it gives up."""
 
 _STUCK_TRIES_MAX = 16
-"""Races in a row that a commit may lose for one id while the newest snapshot stays the same: no commit can win it."""
+"""Races in a row that a commit may lose for one id while the newest snapshot stays the same.
+
+After that no commit can win the id.
+"""
 
 _MERGE_POSTPONED_FACTOR = 4
-"""After a lost race a merge is postponed, until the list is this many times as long as the option says."""
+"""After a lost race, manifests are merged only when the list is this many times as long as the option says."""
 
 _WAIT_DOUBLINGS_MAX = 4
-"""The wait after a lost race stops growing here, so that a commit that lost often is not starved."""
+"""The wait after a lost race doubles at most this often, so that a commit that lost often is not starved."""
 
 _DELTAS_MAX = 64
-"""Deltas that are compared after a lost race; with more, the live files are compared."""
+"""Deltas that are compared after a lost race. If there are more, the live files are compared instead."""
 
 _ENTRY_BYTES = 300
-"""About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
+"""Approximate size of one entry in a manifest, to split large changes by ``manifest.target-file-size``."""
 
 _TOGETHER_COUNT_MAX = 32
 _TOGETHER_BYTES_MAX = 16 << 20
-"""Files that are put together, and their bytes: until then they are in memory."""
+"""Files that are put together, and their bytes. They are in memory until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +113,28 @@ class StagedChange:
     entries: pa.Table
     """`manifest.ENTRY_SCHEMA`; `commit_snapshot` null where it is inherited."""
     base: Snapshot | None
-    """Whose files the entries are applied to: the newest snapshot, or a rollback's target."""
+    """The version to whose files the entries are applied: the newest snapshot, or a rollback's target."""
     keeps: Snapshot | None = None
-    """Whose index manifest and statistics hold for the result; None: those of `base`."""
+    """The version whose index manifest and statistics also hold for the result; None: `base`."""
     restored: bool = False
-    """Whether it restores old files; every later snapshot inherits this."""
+    """Whether the change restores old files. Every later snapshot inherits this."""
     restores: Snapshot | None = None
-    """The version that becomes the newest again: commits after it are undone, and so not known any more."""
+    """The version that becomes the newest again. Commits after it are undone, and no longer recognised."""
     live: pa.Table | None = None
-    """The live entries of `base` with `commit_snapshot` resolved: written as the new base in place of its manifests.
-    None: the base stays as it is."""
+    """The live entries of `base` with `commit_snapshot` resolved.
+
+    They are written as the new base instead of its manifests. None: the base stays as it is.
+    """
     changes: Sequence[BucketChange] = ()
-    """What `entries` add: with dynamic buckets their key hashes go to the index."""
+    """The changes that `entries` come from: with dynamic buckets, their key hashes go to the index."""
     drops: Callable[[Sequence[bytes]], Sequence[bool]] | None = None
-    """Whether each of some partitions is replaced, and its index with it; None: none is."""
+    """Says for each of some partitions whether it is replaced, and its index with it; None: no partition is."""
     fold_base: bool = False
-    """Rewrite the base as one list of live files: for entries that add a file again whose DELETE is still in the base.
-    Clients that read manifests as sets, whatever their order, would drop the file."""
+    """Rewrite the base as one list of live files.
+
+    Needed when entries add a file again whose DELETE is still in the base: clients that read manifests as sets,
+    whatever their order, would drop the file.
+    """
 
 
 Derive = Callable[[Snapshot | None], StagedChange]
@@ -142,26 +150,29 @@ class Basis:
 
 
 class CommitOptions(TypedDict, total=False):
-    """The keywords about its commit that every writing verb accepts."""
+    """The keywords for its commit that every writing verb accepts."""
 
     commit_user: str | None
-    """None: a fresh one."""
+    """None: a new random user."""
     commit_identifier: Long | None
-    """With `commit_user`: the pair is committed once, however often it is tried. None: a batch, never recognised."""
+    """With `commit_user`: the pair is committed once, however often it is tried.
+
+    None: a batch, which is never recognised as a replay.
+    """
     properties: Mapping[str, str] | None
     """Stored in the snapshot."""
     watermark: Long | None
-    """Unix ms, UTC: no older row is expected."""
+    """Unix ms, UTC: no rows older than this are expected."""
 
 
 @dataclass(slots=True)
 class OwnFiles:
-    """Files that were written for one commit alone.
+    """Files that were written for one commit only.
 
     Attributes:
-        changes: the changes that brought them.
-        may_be_named: a snapshot that names them was put, or may have been: from then on an error leaves open whether
-            they are committed, unless it says that nothing was.
+        changes: the changes that wrote them.
+        may_be_named: a snapshot that names them was put, or may have been. From then on an error leaves open whether
+            they are committed, unless it says that nothing was committed.
     """
 
     changes: Sequence[BucketChange] = ()
@@ -175,36 +186,46 @@ class CommitRequest:
     kind: CommitKind
     changes: Sequence[BucketChange] = ()
     derive: Derive | None = None
-    """For changes that depend on the state; called again after a lost race. `changes` is then empty."""
+    """Computes a change that depends on the state; called again after a lost race. `changes` is then empty."""
     options: CommitOptions = field(default_factory=lambda: CommitOptions())
     basis: Basis | None = None
-    """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
-    which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
+    """The version whose rows the changes were made from; None: they depend on no rows.
+
+    If another writer changed rows of the same buckets since that version, the commit is a `Conflict` of kind
+    ``rows_changed``.
+    """
     schema_id: int | None = None
-    """Of the newest schema: with another one the commit is a `Conflict` of kind ``schema_changed``. None: rows written
-    under an older schema are carried, as readers read them; see `conflicts.check_schemas`."""
+    """The id that the newest schema must have: else the commit is a `Conflict` of kind ``schema_changed``.
+
+    None: rows written under an older schema are committed, as readers read them; see `conflicts.check_schemas`.
+    """
     is_first: bool = False
-    """The table has no version: where another writer has made one, the commit is `AlreadyExists` (``table_exists``)."""
+    """The table must have no version.
+
+    If another writer has made one, the commit is `AlreadyExists` (``table_exists``).
+    """
     own: OwnFiles | None = None
-    """Files that were written for this commit, and that no other commit was asked for; None: the files are a caller's.
-    Where the pair of user and identifier is found committed before the first try, these files are deleted."""
+    """Files that were written for this commit only; None: the caller is responsible for the files.
+
+    If the pair of user and identifier turns out to be committed before the first try, these files are deleted.
+    """
 
 
 def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     """Make a change the newest snapshot.
 
-    Returns the snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
-    newest, which contains it too). The files of `CommitRequest.own` are deleted then.
+    Returns the snapshot that contains the change. For a replayed (user, identifier) that is the earlier snapshot, or
+    the newest if the earlier one expired; the files of `CommitRequest.own` are deleted then.
 
     Raises:
-        Conflict: what it deletes is gone, or keys overlap; new files were collected, because the change took longer
-            than a day (``file_gone``), or were taken back by a reset of a branch of a repository (``branch_moved``); or
-            the allowed retries or time are used up.
+        Conflict: a file that the change deletes is gone, or keys overlap; new files were collected, because the change
+            took longer than a day (``file_gone``), or were taken back by a reset of a branch of a repository
+            (``branch_moved``); or the allowed retries or time are used up.
         OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
-    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
-    1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD (the table is still there): 10 requests. A
-    lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
+    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists, 1
+    PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD (whether the table still exists): 10
+    requests. A lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
     """
     identifier = request.options.get("commit_identifier")
     attempt = _Commit(
@@ -229,26 +250,26 @@ def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Changelog:
-    """What a snapshot states of its changelog: nothing by default."""
+    """What a snapshot states about its changelog; by default it has none."""
 
     list_name: str | None = None
     list_bytes: int | None = None
     row_count: int | None = None
     paths: frozenset[str] = frozenset()
-    """Of the list and its manifests."""
+    """Paths of the list and its manifests."""
     entries: pa.Table | None = None
 
 
 @dataclass(slots=True)
 class _Commit:
-    """One change on its way to be a snapshot, over all tries."""
+    """One change that is being committed, over all tries."""
 
     branch: TableBranch
     request: CommitRequest
     schema: TableSchema
-    """The newest when the running try began."""
+    """The newest schema when the running try began."""
     commit_user: str
-    """Empty: chosen in the first try, by the table's options."""
+    """Empty until the first try chooses it by the table's options."""
     commit_identifier: int
     write_id: str
     began_s: float
@@ -259,27 +280,30 @@ class _Commit:
     """Races lost so far."""
     try_started_s: float = 0.0
     changes: Sequence[BucketChange] = ()
-    """Of the request, or with rows that were numbered anew; see `late_rows`."""
+    """The changes of the request, or the same with rows that were numbered anew; see `late_rows`."""
     renumberings: int = 0
-    """How often that was done."""
+    """How often the rows were numbered anew."""
     renumbered: frozenset[str] = frozenset()
-    """The paths of the files of `changes`, when it was."""
+    """The paths of the files of `changes`, if their rows were numbered anew."""
     entries: pa.Table | None = None
-    """Of a change that does not depend on the state: computed once."""
+    """The entries of a change that does not depend on the state: computed once."""
     delta: tuple[ManifestMeta, ...] | None = None
     """The manifests of `entries`, written once."""
     merged: dict[tuple[str, ...], tuple[ManifestMeta, ...]] = field(default_factory=dict)
-    """Merges done so far, by the names of their inputs: valid after a lost race while these are in the list."""
+    """Merges done so far, by the names of their inputs.
+
+    After a lost race a merge is valid while the list contains its inputs.
+    """
     stuck: int = 0
     """Races lost in a row for the same id."""
     lost_id: int | None = None
     """The id that the last lost race was for."""
     checked: Snapshot | None = None
-    """The newest snapshot that `entries` were found to fit."""
+    """The newest snapshot against which `entries` were checked."""
     written: list[str] = field(default_factory=list)
-    """Paths put so far, or waiting to be; those the winning snapshot does not use are discarded."""
+    """Paths put so far, or waiting to be put. Those that the winning snapshot does not use are discarded."""
     waiting: list[tuple[str, bytes]] = field(default_factory=list)
-    """Paths and bytes that the running try has still to put."""
+    """Paths and bytes that the running try still has to put."""
     used: frozenset[str] = frozenset()
     """Paths that the snapshot of the running try references."""
     lists: dict[str, tuple[ManifestMeta, ...]] = field(default_factory=dict)
@@ -289,7 +313,7 @@ class _Commit:
     changelog: _Changelog | None = None
     """The changelog of the change, written once: no lost race changes it."""
     brought: list[pa.Table] = field(default_factory=list)
-    """The entries of the files that the running try brings, of rows and of changelogs."""
+    """The entries of the files that the running try adds, of rows and of changelogs."""
 
     def run(self) -> Snapshot:
         began_in = find_branch_id(self.branch)
@@ -304,8 +328,8 @@ class _Commit:
                 if earlier is not None:
                     self._discard()
                     if self.tries == 0 and self.request.own is not None:
-                        # No snapshot was put that could name these files. After a try they are left to the search of
-                        # orphans, whatever became of it.
+                        # No snapshot that could name these files was put. After a try, whatever its outcome, they are
+                        # left to the collection of orphans.
                         discard_changes(self.branch, self.request.own.changes)
                     return earlier
                 snapshot = self._stage(head, inherited)
@@ -316,7 +340,7 @@ class _Commit:
                 self._discard()
                 raise
             if self.request.own is not None:
-                self.request.own.may_be_named = True  # and never false again, not even after a race that was lost
+                self.request.own.may_be_named = True  # and never false again, not even after a lost race
             try:
                 self.branch.snapshots.append(snapshot, confirm=partial(self._confirm, snapshot, began_in))
             except NotFound:
@@ -351,14 +375,15 @@ class _Commit:
         return TableOptions(self.schema.options)
 
     def _look(self) -> None:
-        """Find the newest schema, after the newest snapshot: so it is not older than the snapshot's.
+        """Read the newest schema, after the newest snapshot: so it is not older than the snapshot's.
 
-        Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
+        If another writer commits a snapshot of a later schema, it takes the id of the running try: schema ids of
+        snapshots ascend.
         """
         before, self.schema = self.schema, self.branch.refresh()
         self.looked = (self.schema, self.branch.schemas.listed)
         if before != self.schema and (before.id >= self.schema.id or self.branch.schemas.load(before.id) != before):
-            # The files of the change are gone, or in another table.
+            # The files of the change are gone, or belong to another table.
             raise self.branch.schemas.replacement_error()
         if not self.commit_user:
             self.commit_user = _fresh_user(self.branch, self.options)
@@ -367,7 +392,7 @@ class _Commit:
         head = self.branch.snapshots.latest(exact=False)
         if self.branch.snapshots.next_id(head) == (1 if head is None else head.id + 1):
             return head
-        # Ids above are passed. Either newer snapshots lie beyond them, or another client rolled back below them.
+        # The ids above were passed. Either newer snapshots have them, or another client rolled back below them.
         return self.branch.snapshots.latest()
 
     def _may_go(self, head: Snapshot) -> bool:
@@ -432,7 +457,7 @@ class _Commit:
             commit_user=self.commit_user,
             commit_identifier=self.commit_identifier,
             commit_kind=self.request.kind,
-            # Commit times must not decrease, also with a clock behind the last writer's: `travel` bisects them.
+            # Commit times must not decrease, even if this clock is behind the last writer's: `travel` bisects them.
             time_ms=now_ms if head is None else max(now_ms, head.time_ms),
             total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
             delta_record_count=delta_rows,
@@ -464,7 +489,7 @@ class _Commit:
         return StagedChange(entries=self.entries, base=head, changes=self.changes)
 
     def _number_rows(self, head: Snapshot) -> None:
-        """Number the rows after all that other writers committed, where the table's merges need it."""
+        """Where the table's merges need it, give the rows numbers above all that other writers committed."""
         try:
             numbered = number_after(self.branch, self.changes, head, times=self.renumberings, note=self.written.extend)
         except NotFound:
@@ -489,7 +514,7 @@ class _Commit:
         )
 
     def _index_of(self, staged: StagedChange) -> str | None:
-        """The index manifest of the result, written when the change is one of keys or deleted rows."""
+        """The index manifest of the result. It is written when the change contains key hashes or deleted rows."""
         kept = staged.keeps or staged.base
         before = kept.index_manifest if kept else None
         if staged.keeps is not None:
@@ -522,7 +547,7 @@ class _Commit:
         )
 
     def _check_presence(self, entries: pa.Table) -> None:
-        """Raise `Conflict` if new files are gone: a search of orphans, or a reset of their branch, took them."""
+        """Raise `Conflict` if new files are gone: a collection of orphans, or a reset of their branch, took them."""
         gone = self._find_gone([entries])
         if gone is not None:
             raise Conflict(
@@ -545,7 +570,7 @@ class _Commit:
                 snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
             )
             or (
-                not self.schema.primary_keys  # there only compactions mark rows, and change none
+                not self.schema.primary_keys  # there only compactions mark rows, and they change no row
                 and has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
             )
         ):
@@ -558,7 +583,7 @@ class _Commit:
             )
 
     def _check_fits(self, entries: pa.Table, head: Snapshot | None) -> None:
-        """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
+        """Raise `Conflict` unless `entries` fit `head`. After a lost race, check the winners' deltas first."""
         if head is None:
             raise Conflict(
                 "This change replaces files, but the table has no snapshot: it was made for another table or the table "
@@ -573,10 +598,10 @@ class _Commit:
         self.checked = head
 
     def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
-        """The snapshots after `before` up to `head` with their delta entries; None when they cannot tell what changed.
+        """The snapshots after `before` up to `head` with their delta entries; None when they cannot show what changed.
 
-        That is when one of them, or `before`, has been deleted or replaced: another client may have rolled back below
-        it and used its id again.
+        That is so when one of them, or `before`, has been deleted or replaced: another client may have rolled back
+        below it and used its id again.
         """
         if head.id - before.id > _DELTAS_MAX or self.branch.snapshots.find(before.id) != before:
             return None
@@ -589,7 +614,7 @@ class _Commit:
         return deltas
 
     def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
-        """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
+        """The base list: all manifests of `base`. Small neighbours are merged when that is worth its cost."""
         if staged.live is not None:
             described = self._write_manifests(staged.live)
             return [replace(meta, added_snapshot=snapshot_id) for meta in described]
@@ -607,7 +632,7 @@ class _Commit:
             run = metas[start:end]
             names = tuple(meta.file_name for meta in run)
             if names not in self.merged:
-                # One array a column, before each is asked for: Arrow joins them all at once in a third of the time.
+                # Combine all columns at once, before each is used: that takes Arrow a third of the time.
                 joined = pa.concat_tables(self.branch.manifests.entries(meta) for meta in run).combine_chunks()
                 entries = fold_run(joined)
                 if plan.full:
@@ -622,7 +647,7 @@ class _Commit:
         return f"{kind}-{self.write_id}-{len(self.written)}"
 
     def _write_manifests(self, entries: pa.Table) -> tuple[ManifestMeta, ...]:
-        """Entries as manifests of about the target size; none for no entries."""
+        """Write entries as manifests of about the target size. Without entries, write none."""
         metas = []
         rows_max = max(1, self.options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
         for start in range(0, entries.num_rows, rows_max):
@@ -635,7 +660,7 @@ class _Commit:
         return tuple(metas)
 
     def _write_changelog(self) -> _Changelog:
-        """Write the list of the changelog files that the change brings, if any."""
+        """Write the list of the changelog files that the change adds, if any."""
         logs = [
             replace(change, added=change.changelog, deleted=()) for change in self.request.changes if change.changelog
         ]
@@ -656,7 +681,7 @@ class _Commit:
         return name, len(body)
 
     def _put(self, path: str, body: bytes) -> None:
-        """Have a file put before the snapshot, with others."""
+        """Queue a file that is put, together with others, before the snapshot."""
         self.written.append(path)
         self.waiting.append((path, body))
         waiting_bytes = sum(len(body) for _, body in self.waiting)
@@ -664,24 +689,24 @@ class _Commit:
             self._put_waiting()
 
     def _put_waiting(self) -> None:
-        """Put what waits, durable when this returns."""
+        """Put all queued files; they are durable when this returns."""
         store, waiting, self.waiting = self.branch.store, self.waiting, []
         if not store.is_versioned:
             put_new_each(store, waiting)
             return
-        for path, body in waiting:  # each is a row of its own there, and create-only ones cost reads
+        for path, body in waiting:  # each is a row of its own there, and create-only puts cost reads
             store.put(path, body)
 
     # ---- before and after
 
     def _confirm(self, snapshot: Snapshot, began_in: str | None) -> None:
-        """Raise unless what was put is a commit: of a table that is there, with all its files."""
+        """Raise unless the snapshot that was put is a valid commit: its table exists, and so do all its files."""
         confirm_commit(self.branch, snapshot, began_in, *self.looked)
         index = [] if snapshot.index_manifest is None else [self.branch.layout.manifest(snapshot.index_manifest)]
         confirm_kept(self.branch, snapshot, self.used.union(index), find_gone=lambda: self._find_gone(self.brought))
 
     def _forget_manifests(self) -> None:
-        """Have the next try write all manifests again: a reset took those of this one."""
+        """Make the next try write all manifests again: a reset deleted those of this try."""
         self.delta, self.changelog, self.checked = None, None, None
         self.merged.clear()
 
@@ -691,7 +716,7 @@ class _Commit:
         return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
     def _note_race(self, lost: LakebedError) -> None:
-        """Set how long the next try waits, and for how long there may be one. Raise when no try can win."""
+        """Set how long the next try waits, and the limits of further tries. Raise when no try can win."""
         self.tries += 1
         self.backoff.note(lost)
         if self.stuck >= _STUCK_TRIES_MAX:
@@ -715,7 +740,7 @@ class _Commit:
         backoff.attempts_max = self._retries_max + 1
         if timeout_ms is not None:
             backoff.deadline_s = self.began_s + timeout_ms / 1000
-        # Other writers overtake a try that takes long, so the time it took is the unit of the wait.
+        # A try that takes long is overtaken by other writers, so its duration is the unit of the wait.
         took_s = self.branch.environment.clock.monotonic_s() - self.try_started_s
         unit_s = max(self.options.get(COMMIT_MIN_RETRY_WAIT) / 1000, took_s)
         longest_s = min(self.options.get(COMMIT_MAX_RETRY_WAIT) / 1000, unit_s * (1 << _WAIT_DOUBLINGS_MAX))
@@ -726,7 +751,7 @@ class _Commit:
         return self.options.get(COMMIT_MAX_RETRIES) if self.options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
 
     def _contention(self) -> Conflict:
-        """The error of a commit that lost too many races, or lost them for too long."""
+        """The error of a commit that lost too many races, or was losing them for too long."""
         self._discard()
         is_late = self.tries <= self._retries_max
         limit = "commit.timeout" if is_late else f"{self._retries_max:,}, which commit.max-retries sets"
@@ -748,12 +773,12 @@ class _Commit:
                     self.branch.manifests.remember_entries(meta, self.entries_of[meta.file_name])
 
     def _discard(self, *, keep: frozenset[str] = frozenset()) -> None:
-        """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
+        """Delete what this change wrote and nothing references. Best effort: what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
         discard(self.branch.store, unused)
 
     def _discard_overtaken(self) -> None:
-        """Delete the files whose rows were numbered anew: the change is committed, so no later try can need them."""
+        """Delete the old files of rows that were numbered anew: the change is committed, so no later try needs them."""
         if self.renumberings:
             pairs = zip(self.request.changes, self.changes, strict=True)
             overtaken = [replace(before, changelog=()) for before, now in pairs if now is not before]

@@ -1,8 +1,8 @@
-"""Whether a change can still be applied to the newest snapshot. Raises `Conflict` or returns nothing.
+"""Whether a change can still be applied to the newest snapshot. Each check raises `Conflict` or returns nothing.
 
-Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
-primary-key table, files of one level > 0 in one bucket do not overlap in their keys. Columns are those of
-`manifest.ENTRY_SCHEMA`. And the rule of a change that was made under an older schema than the newest: `check_schemas`.
+Owns: the two rules for a commit that lost a race, and the rule for a change that was made under an older schema than
+the newest (`check_schemas`). The two rules: (1) every file that the change deletes is still live; (2) in a primary-key
+table, files of one level > 0 in one bucket do not overlap in their keys. Columns are those of `manifest.ENTRY_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BUCKET = ["partition", "bucket"]
 
 def rests_on_state(entries: pa.Table) -> bool:
     """Whether a change can conflict at all: it deletes files, or adds files above level 0. Appends never do."""
-    # numpy takes a tenth of Arrow's time for a few entries, and every commit asks.
+    # For a few entries numpy takes a tenth of Arrow's time, and every commit calls this.
     return bool((entries["kind"].to_numpy() == DELETE).any() or (entries["level"].to_numpy() > 0).any())
 
 
 def touches(entries: pa.Table, others: pa.Table) -> bool:
-    """Whether another commit's delta may conflict with `entries`: `rests_on_state` for one of the same buckets."""
+    """Whether another commit's delta may conflict with `entries`: they rest on state, and share a bucket with it."""
     return rests_on_state(others) and writes_same_buckets(entries, others)
 
 
@@ -50,7 +50,7 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         entries: the change, ADDs and DELETEs.
         live: live ADD entries of (at least) the buckets that the change touches.
         key_types: Paimon type texts of the trimmed primary key; empty for append tables.
-        snapshot_id: of `live`, for the message.
+        snapshot_id: id of the snapshot that `live` is from, for the message.
 
     Raises `Conflict`: with kind ``file_gone`` or ``keys_overlap``.
     """
@@ -81,13 +81,13 @@ def check_schemas(
 ) -> None:
     """Raise unless what a change wrote under older schemas is right under the newest one.
 
-    Readers read files of older schemas: by field id, null where a column is new. So a change may bring such files, but
-    not where a null would take the place of a stored value, or what it brings is not what the options ask for. It must
-    not be made from rows of a later schema than its own, whose columns it would lose.
+    Readers read files of older schemas by field id, with null where a column is new. So a change may add such files,
+    except where a null would replace a stored value, or where the files are not what the options ask for. A change must
+    not be made from rows of a later schema than its own: it would lose their columns.
 
     Args:
         changes: with their files, which name the schemas that they were written under.
-        newest: the table's.
+        newest: the table's newest schema.
         schema_of: loads a schema.
         upserts: with a primary key, what is written replaces rows of the same keys.
         least: the schema of the version from whose rows the changes were made.
@@ -154,7 +154,8 @@ def _check_keys_apart(
     is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
     near = live.select(columns).filter(pa.array(is_near))
     ranges = pa.concat_tables([near, added], promote_options="default")
-    # By the order in which rows are merged: floats have 0.0 above -0.0 and NaN on top, and dates have any year.
+    # Compare in the order in which rows are merged: 0.0 is above -0.0, NaN is the greatest float, and dates may have
+    # any year.
     least, greatest = encode_keys([decode_rows(ranges[name].combine_chunks(), key_types) for name in columns[-2:]])
     (groups,) = row_codes(level, ranges)
     order = np.lexsort((least, groups))

@@ -1,7 +1,7 @@
 """The index manifest of a commit: the keys of dynamic buckets, and deletion vectors.
 
 Owns: `index_after`, which writes the index files and the manifest that a change needs. Invariant: a change that touches
-no index keeps the manifest of the version below it, without reading it.
+no index keeps the manifest of its base version, without reading it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def index_after(
     put: PutIndex,
     put_manifest: PutIndex,
 ) -> str | None:
-    """The index manifest after a commit, written if it changes.
+    """The index manifest after a commit; written if the commit changes it.
 
     Args:
-        before: that of the version below.
+        before: the index manifest of the base version.
         entries: what the commit adds and deletes (`manifest.ENTRY_SCHEMA`).
-        changes: what `entries` add, with key hashes and deleted rows.
-        drops: for an overwrite, whether each of some partitions is replaced.
+        changes: the changes that `entries` come from, with key hashes and deleted rows.
+        drops: for an overwrite, says for each of some partitions whether it is replaced.
         put, put_manifest: write an index file, or the manifest, and return its name.
 
     Raises as `index_update` and `vector_update`.
@@ -74,7 +74,7 @@ def _hashes_after(
     changes: Sequence[BucketChange],
     drops: Callable[[Sequence[bytes]], Sequence[bool]] | None,
 ) -> IndexUpdate | None:
-    """What a commit changes in the keys of dynamic buckets; None: nothing."""
+    """What a commit changes in the keys of dynamic buckets; None if it changes nothing."""
     schema = branch.schema
     if not is_dynamic(schema) or not (changes or drops):
         return None
@@ -85,7 +85,7 @@ def _hashes_after(
 def _vectors_after(
     branch: TableBranch, before: str | None, *, entries: pa.Table, changes: Sequence[BucketChange]
 ) -> VectorUpdate | None:
-    """What a commit changes in the deletion vectors; None: nothing."""
+    """What a commit changes in the deletion vectors; None if it changes nothing."""
     if not may_have_vectors(branch.schema):
         return None
     marks = any(change.vectors for change in changes)

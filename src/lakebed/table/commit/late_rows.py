@@ -1,13 +1,13 @@
-"""Rows of a change that another commit has overtaken get later sequence numbers.
+"""Give later sequence numbers to the rows of a change that another commit has overtaken.
 
-Owns: `number_after`. A writer numbers its rows after those of the version that it began with. When others commit first,
-their rows have the same numbers, or higher ones. Merged by such numbers, rows would not be what their commits say:
+Owns: `number_after`. A writer numbers its rows after those of the version that it began with. If others commit first,
+their rows have the same numbers, or higher ones. Merged by such numbers, the result would not be what the commits say:
 
-- A batch would be the newest for some keys and not for others, and `changes` would tell of rows that no version has.
-- A compaction gives what it merges the number of the newest part. A row that is numbered below that would count as
-  older than all parts, also than those that were there when its writer began.
+- A batch would be the newest for some keys and not for others, and `changes` would report rows that no version has.
+- A compaction gives its result the number of the newest part. A row with a lower number would count as older than all
+  parts, even than those that existed when its writer began.
 
-So the files of such rows are written anew, with numbers above all that are there.
+So the files of such rows are written anew, with numbers above all existing ones.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def number_after(
     times: int,
     note: Callable[[Sequence[str]], None],
 ) -> list[BucketChange] | None:
-    """Changes whose rows are newer than all rows of a version; None: they are so already, or their engine needs it not.
+    """Changes whose rows are newer than all rows of a version; None: they are already, or the engine does not need it.
 
     Args:
         branch: has seen the newest schema.
-        changes: bring files to level 0 and delete none.
-        times: how often the same rows were numbered anew before. Numbers are left out below them, more for more rows,
-            and each time more: so a change whose files take long to write is not overtaken again and again.
+        changes: add files to level 0 and delete none.
+        times: how often the same rows were numbered anew before. A gap is left below the new numbers, larger for more
+            rows and larger each time. So a change whose files take long to write is not overtaken again and again.
         note: called with the paths of new files.
 
     Cost: none when nothing was overtaken; else each file of an overtaken bucket is read and written, one by one.
@@ -77,7 +77,10 @@ def number_after(
 
 
 def _entries_near(live: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.Table:
-    """What `BucketIndex` needs of the entries of some buckets, and perhaps of others: a change is in few of many."""
+    """The entries of some buckets with the columns of `BucketIndex`, perhaps with entries of others.
+
+    A change touches few buckets of many.
+    """
     partitions = pa.array({partition for partition, _ in buckets}, live.schema.field("partition").type)
     numbers = pa.array({bucket for _, bucket in buckets}, live.schema.field("bucket").type)
     near = pc.and_(pc.is_in(live["partition"], value_set=partitions), pc.is_in(live["bucket"], value_set=numbers))
@@ -87,7 +90,7 @@ def _entries_near(live: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.
 def _renumber(
     branch: TableBranch, change: BucketChange, *, shift: int, note: Callable[[Sequence[str]], None]
 ) -> list[DataFile]:
-    """The files of a change written anew, each under its own schema: all sequence numbers are greater by `shift`."""
+    """The files of a change written anew, each under its own schema, with all sequence numbers greater by `shift`."""
     files: list[DataFile] = []
     for file in change.added:
         schema = branch.schemas.load(file.schema_id)
@@ -102,7 +105,7 @@ def _renumber(
         )
         plan = ReadPlan(schema=schema, schemas={schema.id: schema}, columns=())
         try:
-            # Of a file alone the windows are its rows as they are.
+            # The windows of a single file are its rows, unmerged.
             for rows in merge_windows(branch.store, split, plan=plan, fields=schema.fields, keep_deletes=True):
                 at = rows.schema.get_field_index(SEQUENCE_COLUMN)
                 numbers = pc.add(rows.column(at), shift)

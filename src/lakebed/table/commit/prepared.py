@@ -1,19 +1,19 @@
-"""Commit a snapshot that another client has prepared: it wrote the files, manifests and lists, and lakebed decides.
+"""Commit a snapshot that another client has prepared: the client wrote the files, manifests and lists; lakebed checks.
 
 Owns: `commit_prepared`, the checks that a prepared snapshot must pass, and what lakebed itself writes into it.
 
 Invariants:
-- A snapshot is accepted on top of the newest one alone, and only if its base list has exactly the live files of that
-  one. So a client that prepared it on an old version, or on one that was rolled back, prepares it again.
+- A snapshot is accepted only on top of the newest one, and only if its base list has exactly the live files of the
+  newest one. A client that prepared it on an old version, or on one that was rolled back, must prepare it again.
 - The change passes the rules of lakebed's own commits (`conflicts`), and is made visible by the same create-only put,
   with the same boundary.
-- A row that deletion vectors mark stays deleted, also where a compaction replaces its file: it has no more rows than
-  are not marked. Any other rewrite of a file is trusted to leave its marked rows out.
-- A key of dynamic buckets has one bucket, and the index keeps every key that may be stored.
-- A prepared snapshot has one write id, made from its names, so it is committed once, however often it is sent.
-- Every name in it is a plain one: nothing outside the table's folders becomes part of the table.
-- A data file that a collection may have taken, by its age, is there. A younger one is trusted to have been written,
-  but in a branch of a repository, where a reset takes back files of any age.
+- A row that deletion vectors mark stays deleted, also where a compaction replaces its file: the result has at most as
+  many rows as are not marked. Any other rewrite of a file is trusted to leave out its marked rows.
+- With dynamic buckets a key has one bucket, and the index keeps every key that may be stored.
+- A prepared snapshot has one write id, made from its names. So it is committed once, however often it is sent.
+- Every name in it is a plain file name: nothing outside the table's folders becomes part of the table.
+- A data file that is old enough to have been collected must exist. A younger one is trusted to have been written,
+  except in a branch of a repository, where a reset takes back files of any age.
 
 Counts, time, schema and inherited properties are lakebed's, not the client's.
 """
@@ -65,7 +65,7 @@ COMMITTER: Final = "lakebed.committer"
 _RESERVED: Final = "lakebed."
 _UUID_CHARACTERS_MAX: Final = 100
 _USER_CHARACTERS_MAX: Final = 1_000
-"""Of a commit's user, which later snapshots repeat."""
+"""Longest user of a commit, which later snapshots repeat."""
 _COUNTS: Final = ("base_manifest_list_size", "delta_manifest_list_size", "changelog_manifest_list_size")
 _COUNTS_OF_ROWS: Final = ("changelog_record_count", "next_row_id")
 _BUCKET: Final = ("partition", "bucket")
@@ -85,28 +85,28 @@ def commit_prepared(
     Args:
         snapshot: what the client wants to commit; its `id` is one more than that of the snapshot it is based on.
         base_uuid: of the snapshot that it is based on; None: the client does not say.
-        committer: who commits, for the snapshot's property `COMMITTER`; empty: it gets none.
-        check_table: called when the newest schema was looked for and before anything is decided; raises if the table is
+        committer: who commits, for the snapshot's property `COMMITTER`; empty: no property.
+        check_table: called after the newest schema was read and before anything is decided; raises if the table is
             not the one that the client means.
 
     Returns:
-        The snapshot as it was committed, now or when the same was sent before (to another process perhaps: then schema
-        id and time may be others); None: it is based on a snapshot that is not the newest, so the client must prepare
-        it again. Nothing was changed then.
+        The snapshot as committed, now or when the same snapshot was sent before. (If it was sent to another process,
+        its schema id and time may differ.) None: it is not based on the newest snapshot, so the client must prepare it
+        again. Nothing was changed then.
 
     Raises:
         InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
-            the parts do not agree with each other; or a data file is missing that is looked for.
+            the parts do not agree with each other; or a data file whose existence is checked is missing.
         Conflict: the change does not fit the newest snapshot (as `commit`): ``file_gone``, ``file_twice``,
             ``keys_overlap``, ``schema_changed``, ``rows_changed``, ``index_changed``, ``boundary``.
-        OutcomeUnknown: whether it was committed before cannot be found out any more.
+        OutcomeUnknown: whether it was committed before can no longer be determined.
         NotFound: the table is gone.
 
     Cost, warm: 1 GET of the newest snapshot, 1 LIST of schemas, 1 GET each for base list, delta list and delta
-    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 HEAD: 8 requests. The hint for clients of the files is
-    left to the caller, who writes it when no reply waits (`SnapshotLog.store_latest_hint`). Of the base list only what
-    the newest snapshot's lists do not have is decoded. Data files whose age is 9 hours or unknown cost 1 HEAD each, or
-    1 LIST a bucket with more than 3 of them.
+    manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 HEAD: 8 requests. The caller writes the hint for clients
+    of the files, when no reply waits for it (`SnapshotLog.store_latest_hint`). Of the base list only the part that the
+    newest snapshot's lists do not have is decoded. Data files whose age is at least 9 hours or unknown cost 1 HEAD
+    each, or 1 LIST a bucket with more than 3 of them.
     """
     if snapshot.id < 1:
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
@@ -126,7 +126,7 @@ def commit_prepared(
             look = _plan_look(branch, whole, schema)
         except LakebedError as error:
             newest = branch.snapshots.latest()
-            if newest != head:  # another commit came first, perhaps this one itself, or a rollback with files of it
+            if newest != head:  # another commit was first, perhaps this very one, or a rollback deleted files of it
                 return _find_committed(branch, snapshot, newest)
             if isinstance(error, _UNREADABLE):
                 raise _invalid(f"a part of it cannot be read: {error.message.removesuffix('.')}") from error
@@ -146,7 +146,10 @@ def commit_prepared(
 
 
 def _plan_look(branch: TableBranch, snapshot: Snapshot, schema: TableSchema) -> Callable[[], None]:
-    """What looks, after the put, whether all that a snapshot names is there. Cost: nothing: its lists are cached."""
+    """Return a check to run after the put: that all files which a snapshot names exist.
+
+    Cost: none: its lists are cached.
+    """
     if not is_taken_back(branch):
         return lambda: None
     names = {snapshot.base_manifest_list, snapshot.delta_manifest_list}
@@ -158,9 +161,9 @@ def _plan_look(branch: TableBranch, snapshot: Snapshot, schema: TableSchema) -> 
 
 
 def _find_base(branch: TableBranch, snapshot: Snapshot) -> Snapshot | None:
-    """The newest snapshot, or the one that a snapshot is based on, if no later one was seen here.
+    """The snapshot that this one is based on, if this process has seen no later one; else the newest.
 
-    Whether another process has put a later one is decided by the create-only put, so it is not looked for first.
+    The create-only put decides whether another process has put a later one, so this is not checked first.
     """
     if branch.snapshots.seen_id == snapshot.id - 1:
         base = branch.snapshots.find(snapshot.id - 1)
@@ -173,7 +176,7 @@ def _find_base(branch: TableBranch, snapshot: Snapshot) -> Snapshot | None:
 
 
 def _write_id(snapshot: Snapshot) -> str:
-    """The client's own, or one that is made from names that no two commits share."""
+    """The write id: the client's own, or one that is made from names that no two commits share."""
     if snapshot.uuid is not None and not 0 < len(snapshot.uuid) <= _UUID_CHARACTERS_MAX:
         raise _invalid(f"its uuid has not 1 to {_UUID_CHARACTERS_MAX} characters")
     if snapshot.uuid is not None:
@@ -184,10 +187,10 @@ def _write_id(snapshot: Snapshot) -> str:
 
 
 def _find_committed(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None) -> Snapshot | None:
-    """The snapshot as it was committed when it was sent before; None: it was not.
+    """The snapshot as committed, if it was sent before; None: it was not committed.
 
     Raises `OutcomeUnknown`: its id was passed so long ago that the boundary does not tell. Cost: nothing for an id
-    above the newest; else 1 GET, and of an expired one 1 LIST of the boundary.
+    above the newest; else 1 GET, and for an expired one 1 LIST of the boundary.
     """
     if head is None or snapshot.id > head.id:
         return None
@@ -217,7 +220,8 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
         return False
     if base_uuid is not None and (head is None or (head.uuid is not None and head.uuid != base_uuid)):
         return False
-    # The boundary as it was seen may be that of a table which was dropped and created again: then a look finds no such.
+    # The boundary that was seen may be that of a dropped table, since created again: then a new read shows no such
+    # boundary.
     if branch.snapshots.next_id(head) > next_id and branch.snapshots.log.boundary() > next_id:
         raise Conflict(
             f"Snapshot {next_id} cannot be committed: ids below {branch.snapshots.next_id(head)} were used before "
@@ -232,7 +236,7 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
 def _complete(
     branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, schema: TableSchema, *, committer: str
 ) -> Snapshot:
-    """Check everything that a snapshot names; return it with what lakebed decides."""
+    """Check everything that a snapshot names. Return it with the fields that lakebed decides."""
     _check_members(snapshot, head)
     _check_numbers(snapshot)
     before = () if head is None else (head.base_manifest_list, head.delta_manifest_list)
@@ -286,7 +290,7 @@ def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
         snapshot.statistics,
     )
     _check_names(name for name in names if name is not None)
-    # A client that rewrites manifests repeats the properties of the snapshot that it rewrites: those are not its own.
+    # A client that rewrites manifests repeats the properties of the snapshot that it rewrites. Those are not its own.
     repeated = {} if head is None else head.properties
     if any(name.startswith(_RESERVED) and repeated.get(name) != value for name, value in snapshot.properties.items()):
         raise _invalid(f"its properties hold a name that begins with {_RESERVED}, which only lakebed writes")
@@ -295,7 +299,7 @@ def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
 
 
 def _check_numbers(snapshot: Snapshot) -> None:
-    """Refuse what other clients could not read back: numbers beyond 64 bits, counts below 0, a user without bounds."""
+    """Refuse what other clients could not read back: numbers beyond 64 bits, negative counts, too long a user."""
     counts = {name: getattr(snapshot, name) for name in (*_COUNTS, *_COUNTS_OF_ROWS)}
     for name, number in counts.items():
         if number is not None and not 0 <= number <= LONG_MAX:
@@ -315,7 +319,7 @@ def _load_metas(branch: TableBranch, name: str, size_bytes: int | None) -> list[
 
 
 def _check_base(branch: TableBranch, base: Sequence[ManifestMeta], head: Snapshot | None, live: pa.Table) -> None:
-    """Raise unless the base list has the live files of the newest snapshot, no more and no fewer."""
+    """Raise unless the base list has exactly the live files of the newest snapshot."""
     of_head = [] if head is None else branch.manifests.all_metas(head)
     if [meta.file_name for meta in base] == [meta.file_name for meta in of_head]:
         return
@@ -352,7 +356,7 @@ def _check_change(
     branch: TableBranch, snapshot: Snapshot, entries: pa.Table, live: pa.Table, schema: TableSchema
 ) -> None:
     """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
-    # A change has few files: Python's texts are compared in less time than Arrow takes to begin.
+    # A change has few files: comparing them as Python texts takes less time than Arrow's overhead.
     columns = zip(*(entries[name].to_pylist() for name in ("kind", "file_name", "schema_id")), strict=True)
     added: list[tuple[str, int]] = []
     deleted: list[tuple[str, int]] = []
@@ -413,9 +417,9 @@ def _check_index(
 
 
 def _check_compaction(branch: TableBranch, entries: pa.Table, vectors: Mapping[str, VectorPlace]) -> None:
-    """Raise `Conflict` if a compaction has more rows than its files have without the marked ones: it brings some back.
+    """Raise `Conflict` if a compaction brings back deleted rows: it has more rows than its inputs have unmarked rows.
 
-    Cost: 1 GET a file that goes and has a vector.
+    Cost: 1 GET for each file that it deletes and that has a vector.
     """
     columns = zip(*(entries[name].to_pylist() for name in (*_BUCKET, "file_name", "kind", "row_count")), strict=True)
     surplus: dict[tuple[bytes, int], int] = {}
@@ -490,7 +494,7 @@ def _check_index_is_whole(
 ) -> None:
     """Raise `Conflict` if the index of dynamic buckets lacks keys that may be stored: they would get a second bucket.
 
-    An overwrite may leave out the keys of buckets of which no file stays.
+    An overwrite may leave out the keys of buckets that keep no file.
     """
     is_added = pc.equal(entries["kind"], ADD)
     deleted = entries.filter(pc.invert(is_added))["file_name"]

@@ -1,13 +1,14 @@
-"""Whether the new files of a change are still there when it is committed.
+"""Whether the new files of a change still exist when it is committed.
 
-No version names the files of a change before its commit, so a search of orphans takes those that are older than its
-grace, a day. A writer that stood still for so long, or a job that took so long, would have rows called committed that
-are lost. So files that are old are looked for before the snapshot is put; to look for young ones would cost every
-commit a request a file, and would find nothing.
+No version names the files of a change before its commit, so a collection of orphans deletes those that are older than
+its grace, a day. If a writer stalled for so long, or a job took so long, its rows would be reported as committed and be
+lost. So old files are looked for before the snapshot is put. To look for young ones would cost every commit a request a
+file, without need.
 
-In a branch of a repository a reset or a merge by others takes back files of any age, so all are looked for, and for one
-that comes just then once more after the put: it took the snapshot too, or the snapshot is withdrawn. That alone is no
-substitute: a client that is refused after its commit was made finds its snapshot, and reports success.
+In a branch of a repository, a reset or a merge by others takes back files of any age. So all files are looked for
+before the put, and once more after it, because the reset may have come in between: either it took the snapshot too, or
+the snapshot is withdrawn. The look after the put is no substitute for the first: a client that is refused after its
+commit was made finds its snapshot, and reports success.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ _WHY_GONE: Final = "files that no version names are deleted after a day: write t
 _WHY_TAKEN_BACK: Final = "the branch was reset or merged since it was written: write the rows again"
 
 _YOUNG_MS: Final = 9 * 3_600_000
-"""Of this age no file is an orphan yet. Other clients write the time in a zone of their own, which makes a file look up
-to 12 hours older, or 14 hours younger, than it is."""
+"""A file of at most this age is not an orphan yet.
+
+Other clients write the time in their own time zone, which makes a file look up to 12 hours older, or 14 hours younger,
+than it is.
+"""
 _AHEAD_MS: Final = 15 * 3_600_000
 _HEADS_MAX: Final = 3
-"""So many files of a bucket are asked for one by one, and more by a list of its folder."""
+"""Up to this many files of a bucket are looked for one by one; more of them by a listing of the bucket's folder."""
 _BUCKET: Final = ("partition", "bucket")
 
 
@@ -43,11 +47,11 @@ class _FindsMany(Protocol):
     """A store that looks for many paths in one request, as a branch of a repository does."""
 
     def entries(self, paths: Sequence[str]) -> Mapping[str, object]:
-        """What is at the paths, without those that have nothing."""
+        """What exists at the paths; paths without anything are left out."""
 
 
 def is_taken_back(branch: TableBranch) -> bool:
-    """Whether others may take back files of any age. Pure."""
+    """Whether others may take back files of any age, as in a branch of a repository. Pure."""
     return branch.store.is_versioned
 
 
@@ -59,17 +63,19 @@ def explain_gone(branch: TableBranch) -> str:
 def find_gone_file(
     branch: TableBranch, entries: pa.Table, schema: TableSchema, *, select_new: Callable[[pa.Table], pa.Table]
 ) -> str | None:
-    """The path of a new file that is gone, and old or in a branch of a repository; None: there is none.
+    """The path of a new file that is gone; None if there is none.
+
+    Young files are checked only in a branch of a repository.
 
     Args:
         entries: of a change; a file without a time counts as old.
-        select_new: of the entries that add such files in the table's own folders, those of files that no version has.
+        select_new: selects the entries that add, in the table's own folders, files that no version has.
 
     Cost: nothing for young files; else 1 HEAD a file, or 1 LIST of a bucket with more than 3 of them; in a branch of a
     repository 1 request for up to 100,000 files.
     """
     now_ms, times = branch.now_ms(), entries["creation_time_ms"]
-    # Every commit asks, and to fill what has no nulls takes longer than all else here.
+    # Every commit calls this, and `fill_null` on a column without nulls would take longer than all the rest.
     times = (pc.fill_null(times, 0) if times.null_count else times).to_numpy()
     is_old = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS) | is_taken_back(branch)
     if not is_old.any():
@@ -97,13 +103,14 @@ def find_gone_file(
 def confirm_kept(
     branch: TableBranch, snapshot: Snapshot, parts: Collection[str], *, find_gone: Callable[[], str | None]
 ) -> None:
-    """Raise if a snapshot that was just put in a branch of a repository names what a reset took before the put.
+    """Raise if a snapshot that was just put in a branch of a repository names a file that a reset took before the put.
 
-    One that is gone itself was reset after its commit, or has expired, as any may be.
+    A snapshot that is itself gone is not an error: it was reset after its commit, or has expired, as any snapshot may
+    be.
 
     Args:
         parts: paths of its lists and manifests.
-        find_gone: the path of a data file that it adds and that is gone.
+        find_gone: returns the path of a data file that the snapshot adds and that is gone, or None.
 
     Raises `Conflict`: kind ``branch_moved``. Cost: nothing elsewhere; 1 request for the parts and that of `find_gone`.
     """

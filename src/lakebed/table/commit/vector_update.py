@@ -1,15 +1,15 @@
-"""The deletion vectors of a table after a commit: which are new, which go with their files, which stay.
+"""The deletion vectors of a table after a commit: which are new, which are deleted with their files, which stay.
 
 Owns: the checks that a change still fits the vectors of the newest snapshot (`check_vectors`, `check_live`,
 `has_deleted`), and the index files that a commit writes (`vector_update`).
 
 Invariants:
-- A change was made from rows that were read with certain vectors. When a file has another vector in the newest
-  snapshot, another writer deleted rows of it: the change is a `Conflict`, so a deleted row never returns, neither by a
+- A change was made from rows that were read with certain vectors. If a file has another vector in the newest snapshot,
+  another writer has deleted rows of it, and the change is a `Conflict`. So no deleted row returns, neither by a
   compaction nor by an update.
-- An index file is never changed. A commit that touches a vector of it writes its other vectors again.
-- A bucket with a number has at most one index file of vectors, as other clients expect; a partition without buckets
-  has any number, and small ones are joined by the next commit that deletes rows of the partition.
+- An index file is never changed. A commit that touches one vector of it writes its other vectors again.
+- A bucket with a number has at most one index file of vectors, as other clients expect. A partition without buckets
+  has any number of them; the next commit that deletes rows of the partition joins small ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lakebed.table.model.options import BUCKET, TableOptions
 from lakebed.table.read.vectors import load_positions, may_have_vectors, places_of, vectors_of
 
 INDEX_FILE_BYTES: Final = 2 * 1024 * 1024
-"""Size at which an index file of a partition without buckets is closed, and from which it is not joined with others."""
+"""From this size on, an index file of a partition without buckets is closed, and is not joined with others."""
 
 Load = Callable[[VectorPlace], Positions]
 Bucket = tuple[bytes, int]
@@ -49,7 +49,7 @@ class VectorUpdate:
 
 
 def read_files(change: BucketChange) -> set[str]:
-    """The names of the files whose rows a change was made from: those it deletes, and those it deletes rows of."""
+    """The names of the files whose rows a change was made from: files that it deletes, or deletes rows of."""
     again = {file.file_name for file in change.added}
     return {file.file_name for file in change.deleted if file.file_name not in again} | set(change.vectors)
 
@@ -64,11 +64,11 @@ def check_vectors(
     """Raise `Conflict` unless every file has the vector that it was read with.
 
     Args:
-        changes: what a commit brings.
+        changes: what a commit adds and deletes.
         now: the vectors of the newest snapshot.
-        at_basis: those of the version that the changes were made from, for files whose vector the change does not
+        at_basis: the vectors of the version that the changes were made from, for files whose vector the change does not
             state.
-        load: reads a vector, to compare one that another commit has only written again.
+        load: reads a vector, to compare one that another commit has written again unchanged.
     """
     for change in changes:
         for name in sorted(read_files(change)):
@@ -91,9 +91,10 @@ def _is_same(place: VectorPlace | None, other: VectorPlace | None, load: Load) -
 def has_deleted(
     branch: TableBranch, *, before: Snapshot | None, now: Snapshot | None, entries: pa.Table | None = None
 ) -> bool:
-    """Whether rows were deleted by vectors between two versions, in the buckets of some entries; None: in any.
+    """Whether deletion vectors removed rows between two versions, in the buckets of some entries; None: in any bucket.
 
-    Cost: nothing when both have the same index manifest; else that of both, and 1 GET a vector that was written again.
+    Cost: nothing when both have the same index manifest; else both manifests, and 1 GET for each vector that was
+    written again.
     """
     if now is None or now.index_manifest is None or not may_have_vectors(branch.schema):
         return False
@@ -115,7 +116,7 @@ def has_deleted(
 def check_live(changes: Sequence[BucketChange], *, branch: TableBranch, head: Snapshot | None) -> None:
     """Raise `Conflict` when a file that a change deletes rows of is not a live file of the newest snapshot.
 
-    Cost: the manifests of the newest snapshot that are not cached, when there are such files.
+    Cost: the manifests of the newest snapshot that are not cached, if the change deletes rows of files.
     """
     names = {name for change in changes for name in change.vectors}
     if not names:
@@ -143,13 +144,13 @@ def vector_update(
     """The index files after a commit; None when they stay as they are.
 
     Args:
-        changes: what the commit brings.
+        changes: what the commit adds and deletes.
         entries: the index files of the snapshot that the commit is based on, without those of dynamic buckets.
         gone: names of the data files that the commit deletes.
         load: reads a vector.
 
     Raises `UnsupportedFormat`: there are indexes of a kind that lakebed does not know; `InvalidRequest`: the table
-    wants 64-bit vectors. Cost: 1 GET for each vector that is written again.
+    needs 64-bit vectors. Cost: 1 GET for each vector that is written again.
     """
     added: dict[Bucket, dict[str, Positions]] = {}
     for change in changes:
@@ -196,7 +197,7 @@ def _join_positions(positions: Positions | None, other: Positions) -> Positions:
 
 
 def _cut(vectors: Mapping[str, Positions]) -> Iterator[dict[str, Positions]]:
-    """Vectors of one partition, in files of about `INDEX_FILE_BYTES`; a position takes 2 bytes at most."""
+    """Split vectors of one partition into files of about `INDEX_FILE_BYTES`. A position takes at most 2 bytes."""
     part: dict[str, Positions] = {}
     filled = 0
     for name, positions in vectors.items():

@@ -4,17 +4,17 @@ Owns: the options below, the names of automatic tags, and which to create or del
 
     tag.automatic-creation     none | process-time | watermark | batch
     tag.creation-period        daily (2013-02-01) | hourly, two-hours (2013-02-01 06) | any duration (t20130201060000)
-    tag.creation-period-duration  the same as a duration; it comes before tag.creation-period
-    tag.creation-delay         how long after its period's end a tag is created, so that it has late commits
-    tag.automatic-completion   true: also the periods missed since the last automatic tag
+    tag.creation-period-duration  the same as a duration; it overrides tag.creation-period
+    tag.creation-delay         how long after the end of its period a tag is created, so that it contains late commits
+    tag.automatic-completion   true: also create tags for the periods missed since the last automatic tag
     tag.num-retained-max       how many automatic tags are kept, the newest; other tags are not counted
     tag.create-time            'hh:mm': the table tags proposal's name; daily, created at that time of day
-    tag.create-interval        whole days, at least one: its period
+    tag.create-interval        whole days, at least one: the period for tag.create-time
 
 Invariants:
 - Periods are counted from the epoch in UTC. A tag is named after the period that it closes, as other clients do it.
-- process-time: when the clock passed end + delay, the newest snapshot committed before that moment. Several tags may
-  point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
+- process-time: once the clock has passed end + delay, the newest snapshot committed before that moment. Several tags
+  may point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
   today's name.
 
 Source: Paimon's proposal for tags (docs/design/README.md), "Periodically Creation & Expiration".
@@ -45,7 +45,7 @@ from lakebed.table.model.options import (
 from lakebed.table.model.times import commit_time_ms, first_written_ms, is_future
 
 PERIODS_MAX = 1000
-"""Missed periods completed at once, the newest."""
+"""Missed periods that are completed in one run, the newest."""
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -64,7 +64,7 @@ class AutomaticTagging:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> AutomaticTagging:
-        """By a table's options. Raises `InvalidRequest` that names the option and what it takes."""
+        """Parse a table's options. Raises `InvalidRequest` that names the option and the values it accepts."""
         options = TableOptions(values)
         interval_ms, delay_ms = options.get(TAG_CREATE_INTERVAL), options.get(TAG_CREATE_TIME)
         period_ms = interval_ms or options.get(TAG_CREATION_PERIOD_DURATION) or options.get(TAG_CREATION_PERIOD)
@@ -85,7 +85,7 @@ class AutomaticTagging:
         )
 
     def name_of(self, period_start_ms: int) -> str:
-        """The tag's name for the period that starts then."""
+        """The name of the tag for the period that starts at this time."""
         start = dt.datetime.fromtimestamp(period_start_ms / 1000, tz=dt.UTC)
         if self.period_ms % _DAY_MS == 0:
             return start.strftime("%Y-%m-%d")
@@ -94,7 +94,7 @@ class AutomaticTagging:
         return "t" + start.strftime("%Y%m%d%H%M%S")  # digits alone would read as a snapshot id
 
     def start_of(self, name: str) -> int | None:
-        """The period's start in Unix ms of an automatic tag's name; None for another name."""
+        """The start, in Unix ms, of the period of an automatic tag's name; None for any other name."""
         for pattern in ("%Y-%m-%d", "%Y-%m-%d %H", "t%Y%m%d%H%M%S"):
             try:
                 start = dt.datetime.strptime(name, pattern).replace(tzinfo=dt.UTC)
@@ -192,7 +192,7 @@ def _periods_to_tag(
     first = last
     if settings.complete:
         starts = [start for tag in tags if is_automatic(tag) and (start := settings.start_of(tag.name)) is not None]
-        starts = [start for start in starts if start <= last]  # others were created by a clock that was ahead
+        starts = [start for start in starts if start <= last]  # a clock that was ahead created the others
         if starts:
             first = max(starts) + settings.period_ms
     first = max(first, last - (PERIODS_MAX - 1) * settings.period_ms)

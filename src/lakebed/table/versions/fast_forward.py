@@ -1,21 +1,21 @@
 """Publish a branch: its newest version becomes main's in one commit, when main has not moved since the fork.
 
-Owns: `fast_forward`, when it is allowed, and what protects the files that both branches share from then on. Paimon's
-procedure of this name deletes main's snapshots, schemas and tags after the fork and copies the branch's in their place;
-what was committed to main meanwhile is lost. lakebed refuses that, as Git does. The order: copy the branch's schemas
-(create-only), pin the version in the branch, write the mark in main, commit. A crash before the commit leaves main's
-rows unchanged, and a repetition continues.
+Owns: `fast_forward`, when it is allowed, and what protects the files that main and the branch share from then on.
+Paimon's procedure of this name deletes main's snapshots, schemas and tags after the fork and replaces them by copies of
+the branch's; what was committed to main meanwhile is lost. lakebed refuses that, as Git does. The order: copy the
+branch's schemas (create-only), pin the version in the branch, write the mark in main, commit. A crash before the commit
+leaves main's rows unchanged, and a repetition continues.
 
 Invariants:
-- The commit is one snapshot of main, derived from the newest at each try: a writer that was faster makes it a
-  `Conflict`, and nothing is lost.
-- Files that came from the branch are born in main with that commit: their `commit_snapshot` is inherited. Those that
-  main had already, at another level, keep main's. After any rollback a file may have been in main before: it is then
-  of unknown birth, and the mark of a restoring snapshot is written before each try.
-- The branch never deletes what main has from it: the hidden tag ``lakebed.pin.given.<id>`` in the branch holds the
-  version. Main never deletes what the branch still has: with the mark ``lakebed/published/<branch>/`` main's collectors
-  read the branch's versions. Both last as long as the branch.
-- The property `FAST_FORWARDED` of the commit names the version of the branch that main became: a second publication of
+- The commit is one snapshot of main, derived from the newest at each try. If another writer of main was faster, the
+  commit is a `Conflict`, and nothing is lost.
+- Files that came from the branch are born in main with that commit: their `commit_snapshot` is inherited. Files that
+  main had already, at another level, keep main's. After any rollback a file may have been in main before. Its birth is
+  then unknown, and the mark of a restoring snapshot is written before each try.
+- The branch never deletes files that it gave to main: the hidden tag ``lakebed.pin.given.<id>`` in the branch holds
+  the version. Main never deletes files that the branch still has: because of the mark ``lakebed/published/<branch>/``,
+  main's collectors read the branch's versions. Both last as long as the branch.
+- The property `FAST_FORWARDED` of the commit names the version of the branch that main became. A second publication of
   the same branch continues from there, and a repetition after a lost reply recognises its own commit.
 """
 
@@ -53,7 +53,7 @@ class Forward:
     pin: Tag
     """The pin of the fork snapshot in main."""
     head: Snapshot
-    """Main's newest snapshot, which the branch started from or was published as."""
+    """Main's newest snapshot: the one that the branch started from, or the one that published it before."""
     target: Snapshot
     """The branch's newest snapshot."""
 
@@ -70,10 +70,10 @@ class Forward:
 
 
 def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
-    """Whether main can become what a branch is; nothing is changed.
+    """Check whether a branch can be published to main. Changes nothing.
 
     Raises `NotFound`: the branch does not exist; `InvalidRequest`: kind ``foreign_branch``: another client made it, so
-    where it started is unknown; `Conflict`: kind ``not_fast_forward``: main has moved since, or its schema has. Cost:
+    where it started is unknown; `Conflict`: kind ``not_fast_forward``: main, or its schema, has moved since. Cost:
     about 6 GETs and 5 LISTs, and 1 GET a schema.
     """
     if branch == MAIN_BRANCH:
@@ -143,7 +143,7 @@ def fast_forward(main: TableBranch, branch: str, *, dry_run: bool, identity: Com
     forward = plan_fast_forward(main, branch)
     if dry_run:
         return forward.head if forward.is_done else forward.target
-    _take_schemas(main, branch)  # also of a branch without commits of its own
+    _take_schemas(main, branch)  # also when the branch has no commits of its own
     main.refresh()
     if forward.is_done:
         return forward.head
@@ -151,10 +151,10 @@ def fast_forward(main: TableBranch, branch: str, *, dry_run: bool, identity: Com
 
 
 def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Snapshot:
-    """Commit a branch's newest version to main, which has its schemas.
+    """Commit a branch's newest version to main, which already has its schemas.
 
     Raises:
-        Conflict: kind ``not_fast_forward``: a writer of main was faster; or the branch's version went meanwhile.
+        Conflict: kind ``not_fast_forward``: a writer of main was faster; or the branch's version was deleted meanwhile.
         OutcomeUnknown, Unavailable: the store failed: call it again.
     Cost: the manifests of both versions that are not cached, 1 pin, 1 PUT, 1 commit.
     """
@@ -172,7 +172,10 @@ def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Sn
 
 
 def _confirm(main: TableBranch, forward: Forward) -> None:
-    """Look for the branch behind pin and mark: a rename takes along what it finds when the schemas are gone."""
+    """Check that the branch still exists after pin and mark were put; otherwise delete the mark and raise.
+
+    A rename moves only what exists when the schemas are gone.
+    """
     if main.tags.find(fork_pin(forward.branch)) != forward.pin or not branch_exists(main.store, forward.branch):
         mark = Deletable(mark_path(forward.branch, forward.pin), 0, "its branch was deleted or renamed meanwhile")
         Sweeper(main.store).delete_all([mark])
@@ -180,7 +183,7 @@ def _confirm(main: TableBranch, forward: Forward) -> None:
 
 
 def _may_return(main: TableBranch, source: TableBranch, forward: Forward) -> bool:
-    """Whether main may get a file that an older version of main had, as rollbacks (also of other clients) do."""
+    """Whether main may get back a file of an older version of main, after rollbacks (also by other clients)."""
     if len(read_live_versions(main).restored_ids) or len(read_live_versions(source).restored_ids):
         return True
     published = any(True for _ in main.store.list(f"{PUBLISHED_FOLDER}/{forward.branch}"))
@@ -231,7 +234,7 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
     name = f"given.{target.id}"
     try:
         source.tags.pin_hidden(name, source=source.tags.source(snapshot_id=target.id))
-    except AlreadyExists:  # an earlier try
+    except AlreadyExists:  # an earlier try copied it
         tag = source.tags.find(HIDDEN_PREFIX + name)
         if tag is None or not _is_same(tag.snapshot, target):
             raise
@@ -243,7 +246,7 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
 
 
 def _was_published(source: TableBranch, head: Snapshot) -> bool:
-    """Whether main's newest snapshot is a version of this very branch, whatever it was called then."""
+    """Whether main's newest snapshot is a published version of this branch, whatever the branch's name was then."""
     rest = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")[2]
     if not rest.isdecimal():
         return False
@@ -252,7 +255,7 @@ def _was_published(source: TableBranch, head: Snapshot) -> bool:
 
 
 def _new_schemas(main: TableBranch, source: TableBranch) -> list[tuple[str, bytes]]:
-    """Paths in main and bodies of the schemas that only the branch has, oldest first."""
+    """Paths in main, and bodies, of the schemas that only the branch has, oldest first."""
     bodies: list[tuple[int, bytes]] = []
     ours = _schema_ids(main)
     for schema_id in sorted(_schema_ids(source)):
@@ -285,5 +288,5 @@ def _schema_moved(branch: str) -> Conflict:
 
 
 def _is_same(snapshot: Snapshot, other: Snapshot) -> bool:
-    """Whether two snapshots are the same commit; other clients may use an id twice."""
+    """Whether two snapshots are the same commit. Ids do not decide it: other clients may use an id twice."""
     return snapshot.id == other.id and snapshot.delta_manifest_list == other.delta_manifest_list

@@ -1,10 +1,10 @@
 """Roll back: `rollback_to` (later versions are deleted) and `rollback_to_as_latest` (history is kept).
 
-Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest, after a crash as part of a later verb. The
+Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest; after a crash, a later verb calls it. The
 order: store the intent, pin the target with a hidden tag (by the protocol of `Tags.create`, so that expiry and rollback
 see each other), commit latest + 1 equal to the target, remove the pin, and the later snapshots and tags. A crash before
-the commit changes nothing that a reader sees. After it, the target is the newest version and the next verb completes
-the rest.
+the commit changes nothing that a reader sees. After the commit, the target is the newest version, and the next verb
+completes the rest.
 
 Invariants:
 - The commit's delta is exactly the difference to the newest snapshot; restored files carry their first commit snapshot.
@@ -57,9 +57,9 @@ def roll_back(
     """Make a version the newest again.
 
     Args:
-        version, timestamp_ms: what to go back to, as `travel.resolve`; one of both is given.
-        keeps_history: only commit it; otherwise later snapshots, tags, and the files only they needed go too.
-        dry_run: check only that it is possible.
+        version, timestamp_ms: the version to go back to, as in `travel.resolve`; exactly one is given.
+        keeps_history: keep later snapshots and tags. Otherwise they, and the files that only they needed, are deleted.
+        dry_run: only check that it is possible.
         only_from: the id that the newest snapshot must have; None: any.
 
     Returns the new snapshot; the target itself when it is the newest already, or with `dry_run`.
@@ -67,8 +67,8 @@ def roll_back(
     Raises:
         NotFound: no such version.
         InvalidRequest: the target is another branch, or a branch started after it (unless history is kept).
-        Conflict: the target expired meanwhile, or (kind ``moved_on``) another snapshot than `only_from` is the newest;
-            nothing was changed.
+        Conflict: the target expired meanwhile, or (kind ``moved_on``) the newest snapshot is not `only_from`; nothing
+            was changed.
     Cost: the manifests of both versions, 1 commit; without history, the lists and deltas of the later snapshots.
     """
     target = _target(branch, version, timestamp_ms)
@@ -113,7 +113,7 @@ def _roll_back(
     try:
         committed = commit(branch, request)
     except Conflict:
-        # Certainly not committed: delete the pin like a tag, and forget the intent.
+        # The commit certainly failed: delete the pin like a tag, and forget the intent.
         finish_rollback(branch, structs.replace(deletion, rollback=structs.replace(intent, keeps_history=True)), newest)
         raise
     finish_rollback(branch, deletion, committed, progress=progress)
@@ -154,7 +154,7 @@ def _plan(branch: TableBranch, target: Snapshot) -> CollectionPlan:
     earlier = versions.snapshot_ids[versions.snapshot_ids <= target.id]
     before = branch.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
     referenced = ReferencedFiles(branch)
-    # As if the target had been committed again, after a gap, so that it is compared by its files.
+    # Treated as if the target had been committed again, after a gap, so that it is compared by its files.
     survivor = replace(target, id=newest.id + 2)
     deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
     deletion = structs.replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
@@ -228,7 +228,7 @@ def _moved_on(newest: Snapshot | None, only_from: int) -> Conflict:
 
 
 def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> Derive:
-    """The difference between the newest snapshot and the target, whichever is the newest at each try."""
+    """Return a function that computes, at each try, the difference between the newest snapshot and the target."""
 
     def derive(head: Snapshot | None) -> StagedChange:
         if only_from is not None and (head is None or head.id != only_from):
@@ -251,6 +251,6 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
 
 
 def _without(entries: pa.Table, others: pa.Table) -> pa.Table:
-    """Entries whose file, at its level, is not among others; order is kept."""
+    """Entries whose file, at its level, is not among the others; order is kept."""
     ours, theirs = row_codes(IDENTITY, entries, others)
     return entries.filter(pa.array(~np.isin(ours, theirs)))

@@ -1,12 +1,15 @@
 """System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
-Owns: `SYSTEM_TABLES`, which names them all, and the readers of all but ``$audit_log`` (`audit_log`). Invariants: each
-shows the newest state, or that of the version asked: `snapshots` and `schemas` up to it, `options` and column names of
-its schema; `tags`, `branches` and `consumers` have no versions, since no snapshot holds them. An empty table has every
-column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of ``snapshot_id`` in
-``$tags``, may be requested as a column. ``$files`` has one column more than Paimon: ``commit_snapshot``. Its
-``file_path`` is relative to the table's folder, unless the file is outside. Of a bucket with several folders
-(`placement`) it names the one for new files, although an older file may be in another.
+Owns: `SYSTEM_TABLES`, which names all of them, and the readers of all but ``$audit_log`` (`audit_log`).
+
+Invariants:
+- Each shows the newest state, or that of the requested version: `snapshots` and `schemas` up to it, `options` and
+  column names of its schema. `tags`, `branches` and `consumers` have no versions, because no snapshot holds them.
+- An empty table has every column too. Hidden pins are not shown.
+- ``tagged_snapshot_id``, the table tags proposal's name of ``snapshot_id`` in ``$tags``, may be requested as a column.
+- ``$files`` has one column more than Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder,
+  unless the file is outside. For a bucket with several folders (`placement`) it names the folder for new files,
+  although an older file may be in another.
 """
 
 from __future__ import annotations
@@ -99,16 +102,16 @@ _ALIASES = {"tags": {"tagged_snapshot_id": "snapshot_id"}}
 def read_system_table(
     branch: TableBranch, name: str, *, columns: str | Sequence[str] | None = None, version: Resolved | None = None
 ) -> pa.Table:
-    """One system table.
+    """Read one system table.
 
     Args:
         name: with or without ``$``.
         columns: in this order; None is all.
         version: None is the newest state.
 
-    Raises `InvalidRequest`: no such system table or column; the sentence names the nearest; or a version of a table
-    that has none. Cost: what its rows are
-    read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
+    Raises `InvalidRequest`: there is no such system table or column, and the message names the nearest; or the table
+    has no versions and one was requested. Cost: that of reading its source: 1 GET for each snapshot, tag or schema; the
+    manifests of one snapshot.
     """
     plain = name.removeprefix("$")
     reader = SYSTEM_TABLES.get(plain)
@@ -146,12 +149,12 @@ def read_system_table(
 
 
 def _schema_of(branch: TableBranch, snapshot: Snapshot | None) -> TableSchema:
-    """The schema of a version, or the newest."""
+    """The schema of a version, or the newest schema."""
     return branch.schema if snapshot is None else branch.schemas.load(find_schema_id(branch, snapshot))
 
 
 def _live_entries(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
-    """The live files of a version, or of the newest; none of a table without one."""
+    """The live files of a version, or of the newest one; no rows for a table without versions."""
     head = snapshot or branch.snapshots.latest()
     return NO_ENTRIES if head is None else branch.manifests.live_entries(head)
 
@@ -223,7 +226,7 @@ def _consumers_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
 
 
 def _statistics_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
-    """The statistics that another client's ANALYZE left, and every later snapshot names: at most one row."""
+    """The statistics that another client's ANALYZE left and that every later snapshot names: at most one row."""
     head = snapshot or branch.snapshots.latest()
     if head is None or head.statistics is None:
         return _STATISTICS.empty_table()
@@ -400,7 +403,7 @@ def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | N
 
 
 def _paths(live: pa.Table, *, schema: TableSchema) -> pa.Array:
-    """Where a writer of today would put each file, relative to the table's folder, or its external path."""
+    """Where a writer would put each file today, relative to the table's folder, or the file's external path."""
     groups = bucket_groups(live, schema=schema)
     folder_at = np.zeros(live.num_rows, np.int64)
     for position, group in enumerate(groups):

@@ -1,7 +1,7 @@
 """The versions and pins of a table by the `Versioned` contract, and a view of one version.
 
 Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`. Invariants:
-a version's id is its snapshot id as text; expired snapshots that a tag holds are versions too.
+a version's id is its snapshot id as text. Expired snapshots that a tag holds are versions too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TableView:
 
 
 def version_of(snapshot: Snapshot, *, store: str) -> Version:
-    """A snapshot as a version. Its rows are the stored ones: a replaced row counts until it is merged."""
+    """A snapshot as a version. Its row count is that of the stored rows: a replaced row counts until it is merged."""
     target = rollback_target(snapshot)
     changed = "no row changed" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,} rows"
     what = f"{snapshot.commit_kind.lower()}, {changed}" if target is None else f"rollback to {target}"
@@ -87,7 +87,7 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
 
 
 def pin_of(tag: Tag, *, store: str, write_time_ms: int | None = None) -> Pin:
-    """A tag, or one of lakebed's hidden pins, as a pin without an owner, which the format does not record.
+    """A tag, or one of lakebed's hidden pins, as a pin. It has no owner, because the format does not record one.
 
     Args:
         write_time_ms: the time at which its file was written, for tags without a creation time.

@@ -1,4 +1,4 @@
-"""Why a file or a version of a table still exists: who needs it, or when it may be deleted. Reads only.
+"""Why a file or a version of a table still exists: what needs it, or when it may be deleted. Reads only.
 
 Owns: `why` and `why_version`, which read the same live versions and the same references as the deleting verbs.
 """
@@ -70,12 +70,13 @@ def why_version(branch: TableBranch, version: int | str) -> Explanation:
     Args:
         version: a snapshot, a tag or a branch, in any spelling.
 
-    Returns the snapshot's id as the path. `Pin.expires_ms` is when a tag's lifetime ends; None: not by itself.
+    Returns the snapshot's id as the path. `Pin.expires_ms` is when a tag's lifetime ends; None: it does not end by
+    itself.
 
     Raises:
         NotFound: kind ``version_not_found``, ``snapshot_not_found``.
-        InvalidRequest: no version has that name.
-    Cost: a few listings; 1 GET a tag that is not known yet, and 1 GET a consumer.
+        InvalidRequest: no version can have that name.
+    Cost: a few listings; 1 GET for each tag that is not known yet, and 1 GET a consumer.
     """
     branch.refresh()
     target = resolve(branch, version=version)
