@@ -179,8 +179,9 @@ class DatabaseVerbs:
             Conflict: other processes are working on the same clone all the time.
             Corruption: an object of the parent's log is missing or damaged.
 
-        Cost: about 17 requests, and 8 for each further ancestor that owns files; 1 GET + 1 PUT for each object of the
-            log that is not in files yet. With `copy` also 1 GET + 1 PUT for each file.
+        Cost: about 17 requests, and 8 for each further ancestor that owns files, which are sent for all ancestors at
+            once; 1 GET + 1 PUT for each object of the log that is not in files yet. With `copy` also 1 GET + 1 PUT for
+            each file.
         """
         return create_clone(self.location, parent_url, checkpoint, copy=copy)
 
@@ -222,7 +223,7 @@ class DatabaseVerbs:
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> CollectionReport:
-        """Delete what no version of the database needs, and a destroyed database whose grace is over.
+        """Delete what no version needs, a destroyed database whose grace is over, and probes of dead processes.
 
         This is safe while writers, readers, compactors, clones and other collectors run, whatever the grace.
 

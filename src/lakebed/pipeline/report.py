@@ -50,7 +50,7 @@ def write_report(
         branch: ``repository/branch``: the runs in that branch.
         **options: `title`: the heading; None: the names of the pipelines. `run_id`: only this run. `checks`: what was
             verified outside of the lake. `fingerprints`: tags as they read now, by (table, tag), to compare with those
-            taken when they were tagged.
+            taken when they were tagged; missing ones are taken from the last report step that read them.
 
     Raises:
         NotFound: there is no lake, or no such run.

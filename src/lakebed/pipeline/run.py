@@ -116,8 +116,9 @@ def run_file(path: str | Path, *, spark: SparkSession | None = None, **options: 
         path: of the file.
         spark: the session to use; None: a session is started when a step first needs it.
         **options: `variables`: values for the file's ``vars``, which override those in the file. `run_id`: the run to
-            begin or continue; None: the run of this definition and these variables. `progress`: called as the run
-            proceeds.
+            begin or continue; None: the run of this definition and these variables, which continues after a crash, does
+            nothing after success, and takes over steps that earlier runs of an edited definition finished. `progress`:
+            called as the run proceeds.
             `storage_options`: settings of the lake's store. `environment`: clock, randomness and concurrency. `replay`:
                 steps (names, or patterns such as ``merge *``) that may run again although an earlier run finished them.
             `carry`: steps that differ from those of an earlier run, and count as done.

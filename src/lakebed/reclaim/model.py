@@ -42,7 +42,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keeps one version alive: a tag, a checkpoint, a branch, a consumer, retention."""
+    """Something that keeps one version alive: a tag, a checkpoint, a branch, a consumer or retention."""
 
     store: str
     kind: str

@@ -538,7 +538,8 @@ class Repository(OverTransport, Closing):
             InvalidRequest: the grace is below zero.
             Unavailable, OutcomeUnknown: the store failed. What was deleted was garbage.
 
-        Cost: 1 LIST and 1 DELETE for each thousand objects, 2 snapshots, and 1 GET for each range of kept commits.
+        Cost: 1 LIST and 1 DELETE for each thousand objects, 2 snapshots, 1 GET of the marker and 1 GET for each range
+            of kept commits.
         """
         collection = Collect(grace_s=_grace_s(options), dry_run=dry_run)
         return self._transport.call(collection, progress=progress)
