@@ -29,11 +29,11 @@ _TAIL_COUNT: Final = 40
 
 
 class Deadlock(AssertionError):  # a finding, like any other failed assertion
-    """No actor can run, and no time will help."""
+    """No actor can run, and waiting does not help."""
 
 
 class StepsExceeded(AssertionError):
-    """The run is longer than allowed: an actor loops."""
+    """The run took more steps than are allowed: an actor loops."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +55,7 @@ class Actor:
     label: str = "start"
 
     def can_run(self, now_s: float) -> bool:
-        """Whether it waits for nothing."""
+        """Return whether the actor waits for nothing."""
         if self.is_crashed or (self.ready is None and self.wake_s is None):
             return True
         return (self.wake_s is not None and self.wake_s <= now_s) or (self.ready is not None and self.ready())
@@ -85,11 +85,13 @@ class ActorLoop:
     # Before and between runs
 
     def spawn(self, name: str, function: Callable[[], object], *, process: str | None = None) -> Actor:
-        """Add an actor; it starts when chance picks it.
+        """Add an actor. It starts when the seed picks it.
 
         Args:
-            name: unique among actors; appears in the trace.
-            process: actors of one process crash together; by default the spawning actor's, else its own.
+            name: unique among actors; shown in the trace.
+            function: what the actor does.
+            process: actors of one process crash together. None: the process of the actor that calls this, else one of
+                its own.
         """
         parent = self._current
         if name in self._names:
@@ -102,19 +104,19 @@ class ActorLoop:
         return actor
 
     def crash(self, process: str) -> None:
-        """Let every actor of a process be gone at its next switching point, without any further effect."""
+        """End every actor of a process at its next switching point, without any further effect."""
         for actor in self._left:
             if actor.process == process and not actor.is_done:
                 actor.is_crashed = True
                 actor.paused_until_step = 0
 
     def crash_all(self) -> None:
-        """Crash every process: what a power loss does to programs."""
+        """Crash every process, as a power loss does."""
         for process in {actor.process: None for actor in self.actors}:
             self.crash(process)
 
     def pause(self, actor: Actor, *, steps: int) -> None:
-        """Pause an actor for some steps of others; it may act on old knowledge when it wakes."""
+        """Pause an actor for some steps of others. It may then act on what it knew before."""
         actor.paused_until_step = self.step_count + steps
 
     def run(self, *, steps_max: int = 200_000) -> None:
@@ -133,7 +135,7 @@ class ActorLoop:
                 raise actor.error
 
     def step_once(self) -> bool:
-        """Let one actor run to its next switching point; False when all are done."""
+        """Let one actor run to its next switching point. Return False when all are done."""
         if any(actor.is_done for actor in self._left):
             self._left = [actor for actor in self._left if not actor.is_done]
         waiting = self._left
@@ -187,7 +189,10 @@ class ActorLoop:
         return self._current
 
     def switch(self, label: str) -> None:
-        """A switching point: let others run. Does nothing outside of actors. Raises `Crashed`: this actor is gone."""
+        """Let others run: a switching point. Outside of actors it does nothing.
+
+        Raises `Crashed` if this actor is gone.
+        """
         actor = self._current
         if actor is None:
             return
@@ -198,9 +203,9 @@ class ActorLoop:
         self._check_alive(actor)
 
     def wait_until(self, ready: Callable[[], bool] | None, *, label: str, timeout_s: float | None = None) -> bool:
-        """Give way until `ready()` or until time has passed; returns whether it is ready.
+        """Let others run until `ready()` is true or the time has passed. Return whether it is ready.
 
-        Raises `Crashed`: this actor is gone; `Deadlock`: outside of actors, where nothing could make it ready.
+        Raises `Crashed` if this actor is gone; `Deadlock` outside of actors, where nothing could make it ready.
         """
         actor = self._current
         if actor is None:
@@ -238,9 +243,9 @@ class ActorLoop:
             del self._tail[:_TAIL_COUNT]
 
     def trace_hash(self) -> str:
-        """A digest of every switch so far: equal for equal runs."""
+        """Return a digest of all switches so far. It is equal for equal runs."""
         return self._digest.hexdigest()
 
     def story(self) -> str:
-        """The last switches, one a line, for a failure's message."""
+        """Return the last switches, one a line, for the message of a failure."""
         return "\n".join(self._tail[-_TAIL_COUNT:])

@@ -12,10 +12,12 @@ R = TypeVar("R")
 
 
 class Between(StoreWrapper):
-    """Lets something happen once, right after a call of a kind on a path that begins so: the first one, or the n-th.
+    """A store in which something else happens once, right after a call.
+
+    That is the first call, or the n-th, of a kind and on a path that begins with a given text.
 
     Attributes:
-        happened: whether it has happened; a test that does not look at it may test nothing.
+        happened: whether it has happened. A test should assert this; otherwise it may test nothing.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class ManualClock(Clock):
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, which must not be negative."""
+        """Move the time forward by `seconds`, which must not be negative."""
         if seconds < 0:
             raise ValueError(f"time goes forward, not by {seconds} seconds")
         self._elapsed_s += seconds

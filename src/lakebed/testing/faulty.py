@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Crashed(BaseException):  # a state of the actor, not an error to handle
-    """The process that called is gone. Not an `Exception`: nothing in the product may catch it."""
+    """The process that made the call is gone. This is no `Exception`, so that the code under test does not catch it."""
 
 
 class Fault(enum.Enum):
@@ -50,7 +50,7 @@ def lost(call: Call) -> LakebedError:
 
 
 def random_faults(rng: random.Random, rates: Mapping[Fault, float]) -> Callable[[int, Call], Fault | None]:
-    """A decision for `FaultyStore`: each fault with its own probability a call."""
+    """Return a function for `FaultyStore` that draws a fault for each call, by the probability of each fault."""
     kinds = sorted(rates, key=lambda fault: fault.name)
 
     def decide(index: int, call: Call) -> Fault | None:
@@ -109,25 +109,25 @@ class FaultyStore(StoreWrapper):
 
     @property
     def call_count(self) -> int:
-        """Calls so far, those that failed included."""
+        """The number of calls so far, including those that failed."""
         return self._state.call_count
 
     @property
     def is_crashed(self) -> bool:
-        """Whether the actor is gone."""
+        """Whether `crash` was called, or a fault has crashed the process."""
         return self._state.is_crashed
 
     @property
     def met(self) -> list[tuple[int, Call, Fault]]:
-        """The faults that happened, in order: a test asserts that what it is about did happen."""
+        """The faults that happened, in order. A test should assert that the fault which it is about did happen."""
         return self._state.met
 
     def crash(self) -> None:
-        """From now on every call raises `Crashed` and has no effect."""
+        """Make every later call raise `Crashed`, without an effect."""
         self._state.is_crashed = True
 
     def land(self) -> int:
-        """Let late changes take effect, in the order they were asked; returns how many. Their errors are dropped."""
+        """Let late changes take effect, in the order of their calls. Return their number. Their errors are dropped."""
         late, self._state.late = self._state.late, []
         for perform in late:
             try:

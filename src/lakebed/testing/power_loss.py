@@ -40,7 +40,7 @@ class PowerLossStore(StoreWrapper):
 
     @property
     def volatile_paths(self) -> list[str]:
-        """Objects that a power loss may take, sorted."""
+        """Objects that a power loss may take away, sorted."""
         return sorted(self._volatile)
 
     def write_in_place(self, path: str, body: bytes) -> None:
@@ -67,10 +67,10 @@ class PowerLossStore(StoreWrapper):
             return None
 
     def power_loss(self, rng: random.Random | None = None) -> list[str]:
-        """Cut the power; returns the paths that are not what was put.
+        """Cut the power. Return the paths whose content is not what was put.
 
         Args:
-            rng: chooses the fate of each object; None is the worst case, in which nothing that is volatile survives.
+            rng: decides about each object; None: the worst case, in which nothing that is volatile survives.
         """
         changed: list[str] = []
         for path, before in sorted(self._volatile.items()):

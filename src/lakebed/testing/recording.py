@@ -54,5 +54,5 @@ class RecordingStore(StoreWrapper):
             self.trace.append(Recorded(len(self.trace), call, outcome))
 
     def changes(self) -> list[Recorded]:
-        """The calls that may have changed what is stored."""
+        """Return the calls that may have changed what is stored."""
         return [record for record in self.trace if record.call.changes]

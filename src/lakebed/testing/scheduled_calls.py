@@ -115,14 +115,15 @@ class ScheduledCalls:
         errors: CallErrors = ERRORS,
         server: str | None = None,
     ) -> R:
-        """Switch, make the call, switch again; or fail.
+        """Let others run, make the call, and let others run again; or fail.
 
         Args:
             label: names the call in the trace and in errors.
-            changes: whether the call can have an effect; one without is never late and never repeated.
+            perform: makes the call.
+            changes: whether the call can have an effect. A call without one is never late and never repeated.
             errors: what the caller gets instead of an answer.
-            server: the process that performs the call, as an actor of its own; if it crashes meanwhile, the reply is
-                lost. None: the call has its effect at once, in one step.
+            server: the process that performs the call, as an actor of its own. If it crashes meanwhile, the reply is
+                lost. None: the call takes effect at once, in one step.
         """
         loop, actor = self._loop, self._loop.current
         if actor is None:
@@ -152,7 +153,7 @@ class ScheduledCalls:
         return result
 
     def settle(self) -> None:
-        """Let each change that is under way happen now, or never: a later read decides what became of it."""
+        """Let each change that is under way happen now or never. What became of it, a later read shows."""
         under_way, self._under_way = self._under_way, []
         for change in under_way:
             if self._loop.rng.random() < 0.5:

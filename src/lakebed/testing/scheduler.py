@@ -19,7 +19,7 @@ from lakebed.testing.wrapper import Call, StoreWrapper
 
 
 def seed_count(default: int) -> int:
-    """How many seeds, or examples, a test should run: ``LAKEBED_SEEDS`` from the environment, else `default`."""
+    """Return how many seeds or examples a test should run: ``LAKEBED_SEEDS`` from the environment, else `default`."""
     return int(os.environ.get("LAKEBED_SEEDS", default))
 
 
@@ -65,18 +65,18 @@ class Scheduler(ActorLoop):
         )
 
     def environment(self) -> Environment:
-        """Clock, randomness and runtime of this simulation, for the objects under test."""
+        """Return clock, randomness and runtime of this simulation, for the objects under test."""
         return self._environment
 
     def store(self, inner: ObjectStore, *, faults: FaultRates | None = None, page_count: int = 1000) -> ScheduledStore:
-        """A store for actors over any store, by default with this scheduler's faults.
+        """Return a store for actors over any store, by default with this scheduler's faults.
 
         Open `inner` without this scheduler's environment, so that its own locks are no switching points.
         """
         return ScheduledStore(inner, calls=self.calls(faults=faults), page_count=page_count)
 
     def calls(self, *, faults: FaultRates | None = None) -> ScheduledCalls:
-        """Calls between parts of this simulation, by default with this scheduler's faults."""
+        """Return calls between parts of this simulation, by default with this scheduler's faults."""
         return ScheduledCalls(self, faults=faults or self.faults)
 
 
@@ -84,7 +84,7 @@ R = TypeVar("R")
 
 
 class ScheduledStore(StoreWrapper):
-    """The store that actors call; made by `Scheduler.store`."""
+    """The store that actors call. `Scheduler.store` makes it."""
 
     def __init__(self, inner: ObjectStore, *, calls: ScheduledCalls, page_count: int) -> None:
         super().__init__(inner, page_count=page_count)
