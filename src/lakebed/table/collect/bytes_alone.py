@@ -1,14 +1,15 @@
-"""How many bytes each tag alone holds: what deleting it would free.
+"""How many bytes each tag alone holds: what deleting only this tag would free.
 
 Owns: `bytes_alone`, which judges all tags in one pass, each as if it alone were deleted. A preview of the deletion of
 each would list and read the same versions again for every tag.
 
-Method: a tag alone holds something when its snapshot has expired and no other tag has its version. Of such a version
-only the manifests are read that came after the version before it: what it alone has was added there. The files of all
-of them are folded together as columns, and so are those of each version after one, which may have the same files.
-`reachability.judge_each` then applies the rules that do not depend on these two neighbours.
+Method: a tag alone holds something only if its snapshot has expired and no other tag has its version. The files that
+such a version alone has were added after the version before it. So only the manifests that came after that version are
+read. The files of all such versions are folded together as columns, and so are those of each next version, which may
+have the same files. `reachability.judge_each` then applies the rules that do not depend on these two neighbours.
 
-Invariant: what cannot be read may need anything, so a tag next to it alone holds nothing.
+Invariant: what cannot be read may need any file, so a tag whose neighbour is unreadable counts as holding nothing
+alone.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def bytes_alone(branch: TableBranch, names: Collection[str] | None = None) -> di
     """Bytes that each tag alone holds, by its name: data files, changelogs, manifests and lists.
 
     Args:
-        names: of the tags to judge; None: all. Those that do not exist are left out.
+        names: of the tags to judge; None: all. Names without a tag are left out.
 
-    Cost: 7 LISTs, 1 GET a tag that is not cached. For a tag whose snapshot has expired: its two lists and those of its
-    neighbours, and the manifests that were written between these, as far as they are not cached. After a rollback, and
-    with branches that were published or that another client made, once the files of every version.
+    Cost: 7 LISTs, 1 GET for each tag that is not cached. For a tag whose snapshot has expired: its two lists and those
+    of its neighbours, and the manifests that were written between these, as far as they are not cached. After a
+    rollback, and with branches that were published or that another client made, the files of every version are read
+    once.
     """
     branch.refresh()
     branch = with_fork_point(branch)
@@ -70,7 +72,7 @@ def bytes_alone(branch: TableBranch, names: Collection[str] | None = None) -> di
 
 @dataclass(slots=True)
 class _Version:
-    """A version that a tag alone holds, and its neighbours among all versions."""
+    """A version that only one tag holds, and its neighbours among all versions."""
 
     id: int
     before: int
@@ -99,10 +101,10 @@ class _Pass:
     versions: LiveVersions
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
     metas: dict[int, list[ManifestMeta]] = field(default_factory=dict)
-    """Of the versions that could be read."""
+    """The manifests of the versions that could be read, by id."""
 
     def bytes_of(self, ids: Sequence[int]) -> dict[int, int]:
-        """The bytes of each of these versions, which one tag each holds; ascending."""
+        """The bytes that each of these versions alone has. One tag holds each version; `ids` ascend."""
         every = self.versions.ids
         places = np.searchsorted(every, ids)
         padded = np.concatenate([[UNKNOWN], every, [UNKNOWN]])
@@ -145,7 +147,7 @@ class _Pass:
         self.metas = {snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None}
 
     def _each(self, read: Callable[[T], R], items: Sequence[T]) -> list[R | None]:
-        """What is read for each item; None where it is unreadable."""
+        """The results of `read` for each item; None where it is unreadable."""
 
         def attempt(item: T) -> R | None:
             try:
@@ -180,7 +182,7 @@ class _Pass:
         return numbers, table
 
     def _lists(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
-        """Lists and changelogs, which belong to one version; a version whose changelog is unreadable has none."""
+        """Lists and changelogs, which belong to one version. A version whose changelog is unreadable is left out."""
         gone = [self.snapshots[version.id] for version in judged]
         try:
             table = referenced.own_lists(gone)
@@ -190,7 +192,7 @@ class _Pass:
         return table["born"].to_numpy(), table
 
     def _since(self, metas: Iterable[ManifestMeta], version: _Version) -> list[ManifestMeta]:
-        """The manifests that came after the version before."""
+        """The manifests that came after the previous version."""
         return [meta for meta in metas if meta.added_snapshot is None or meta.added_snapshot > version.before]
 
     def _data(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
@@ -236,7 +238,7 @@ class _Pass:
         return _Entries(rows, identities, places, rows["kind"].to_numpy(), joined.ranges)
 
     def _in_version_before(self, entries: pa.Table, rows: IntArray, versions: IntArray) -> BoolArray:
-        """Which files the version before has, whose birth is unknown; `UNKNOWN` in place of a version: not asked.
+        """Which files of unknown birth the previous version has, or may have. Where `versions` is `UNKNOWN`: False.
 
         Cost: the manifests of each such version.
         """
@@ -254,7 +256,7 @@ class _Pass:
 
 
 def _live(entries: _Entries, metas: dict[int, list[ManifestMeta]]) -> tuple[IntArray, IntArray]:
-    """The files that some manifests add and do not delete, for each owner: owners, and rows of `entries`."""
+    """The files that each owner's manifests add and do not delete, as owners and rows of `entries`."""
     ranges = [(owner, *entries.ranges[meta.file_name]) for owner, part in metas.items() for meta in part]
     if not ranges:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

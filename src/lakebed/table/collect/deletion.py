@@ -4,16 +4,16 @@ Owns: `carry_out`. The order of every deletion:
 
 1. Write the candidates to an unfinished deletion (`unfinished`), durably.
 2. Raise the boundary: lakebed never uses the deleted ids again.
-3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the branch
-   back meanwhile, no snapshot is hidden (`lineage`). When only tags were hidden, of versions whose snapshots are live,
+3. Hide: delete snapshot and tag files. From here on no reader finds the versions. If another client rolled the branch
+   back meanwhile, no snapshot is hidden (`lineage`). If only tags were hidden, of versions whose snapshots are live,
    the deletion ends here.
-4. Read the live versions again, look whether the branch is still there (one that was renamed has versions elsewhere),
-   and judge. Of two racing collectors at least one sees that the other has hidden, and a
-   tag that was created meanwhile keeps its files.
-5. Delete what was made of them for Iceberg clients, then data, then manifests, then lists.
+4. Read the live versions again, check that the branch still exists (a renamed branch has its versions elsewhere), and
+   judge the candidates. Of two racing collectors at least one sees what the other has hidden, and a tag that was
+   created meanwhile keeps its files.
+5. Delete what was derived from the files for Iceberg clients, then data, then manifests, then lists.
 6. Withdraw tags that were put on the hidden versions since step 4: their creators may have died before their check.
-7. Remove the unfinished deletion. When something was unreadable or an object could not be deleted, it stays for the
-   next run.
+7. Remove the unfinished deletion. If something was unreadable or an object could not be deleted, it stays for the next
+   run.
 
 Any process may repeat any step at any time, also while another carries out the same deletion.
 """
@@ -103,8 +103,8 @@ def carry_out(
         try:
             store_deletion(branch.store, branch.layout, deletion)
         except Unavailable as error:
-            # What was released is stored already. After a crash from here on the same candidates are gathered again,
-            # as far as their manifests still exist; orphan cleaning finds the rest.
+            # What was released is stored already. After a crash from here on, the same candidates are gathered again as
+            # far as their manifests still exist; the collection of orphans finds the rest.
             if error.kind != "disk_full":
                 raise
     judgement = judge(
@@ -125,7 +125,7 @@ def carry_out(
 
 
 def _confirm_branch(branch: TableBranch, deletion: Deletion) -> None:
-    """As `confirm_branch`; a deletion in a branch that is gone is forgotten: a rename has taken it along, or not."""
+    """As `confirm_branch`. If the branch is gone, also forget the deletion: a rename may have moved it along."""
     try:
         confirm_branch(branch)
     except (NotFound, Conflict):
@@ -134,7 +134,7 @@ def _confirm_branch(branch: TableBranch, deletion: Deletion) -> None:
 
 
 def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
-    """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are live.
+    """Whether the hidden tags of a deletion release nothing, because the snapshots of their versions are live.
 
     Then no file can be deleted, whatever other tags there are, so they need not be listed. An expiry that hides one of
     these snapshots from now on reads the tags after that, without ours, and deletes what nothing else needs.
@@ -181,7 +181,7 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
             branch.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
         except InvalidRequest:
             is_planned = False
-    # Again: meanwhile the table may have been dropped, and created again with the same ids.
+    # Check again: meanwhile the table may have been dropped, and created again with the same ids.
     if not is_planned or not fits(branch, deletion):
         return [], (
             f"snapshots {spans_of(deletion.snapshot_ids)} were to expire, but snapshot "
@@ -199,10 +199,10 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
 
 
 def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersions) -> None:
-    """Withdraw tags of ours that were put on a hidden version after its files were judged.
+    """Withdraw lakebed's tags that were put on a hidden version after its files were judged.
 
-    Their creators check the source, which is hidden, and would withdraw them, so none was or will be acknowledged.
-    Reports name tags that are put later still. Cost: 1 LIST, and 1 GET a tag that is new.
+    Their creators check the source, which is hidden, and would withdraw them. So none of them was or will be
+    acknowledged. Tags that are put even later are named in reports. Cost: 1 LIST, and 1 GET for each new tag.
     """
     seen = {tag.name for tag in versions.tags}
     for name in branch.tags.all_names():
@@ -216,7 +216,7 @@ def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersio
 
 
 def tag_now(branch: TableBranch, name: str) -> tuple[HiddenTag, str] | None:
-    """A tag as it is now, to be hidden only while it is unchanged, and its JSON; None when it is gone.
+    """A tag as it is now, and its JSON; None when the tag is gone. It is hidden later only if it is unchanged.
 
     Raises `Corruption`. Cost: 1 GET.
     """
@@ -262,7 +262,10 @@ def gather_released(
 
 
 def _each_once(candidates: pa.Table) -> pa.Table:
-    """One row a path: several tags of a branch may have had the same file, which is judged from the last of them."""
+    """One row for each path.
+
+    Several tags of a branch may have had the same file; it is judged from the last of them.
+    """
     if candidates.num_rows == 0:
         return candidates
     grouped = candidates.group_by(["role", "path"], use_threads=False).aggregate(
@@ -274,7 +277,7 @@ def _each_once(candidates: pa.Table) -> pa.Table:
 def plan_of(
     branch: TableBranch, hide: tuple[str, ...], judgement: Judgement, warnings: tuple[str, ...]
 ) -> CollectionPlan:
-    """The plan that deletes what a judgement allows, and what was made of it for Iceberg clients before it."""
+    """The plan that deletes what a judgement allows, and before it what was derived from it for Iceberg clients."""
     deletable = deletable_of(judgement.deletable)
     deletable = (*derived_from(branch, deletable), *deletable)
     warnings = (*warnings, *judgement.warnings)
@@ -329,8 +332,8 @@ def _once(notes: Iterable[str]) -> tuple[str, ...]:
 def derived_from(branch: TableBranch, sources: Sequence[Deletable]) -> tuple[Deletable, ...]:
     """Objects for Iceberg clients (`layout.parse_derived`) that are derived from objects about to be deleted.
 
-    Each is needed as long as its manifest, list or index file exists, and nothing else needs to be known. A server may
-    make one while its source is being deleted: `derived_orphans` finds it. Cost: 1 LIST a thousand, with a source.
+    Each is needed only as long as its manifest, list or index file exists. A server may create one while its source is
+    being deleted: `derived_orphans` finds it. Cost: 1 LIST a thousand objects, if there is a source.
     """
     folders = (f"{Layout.manifest_folder}/", f"{Layout.index_folder}/")
     paths = {source.path for source in sources if source.path.startswith(folders)}
@@ -344,9 +347,9 @@ def derived_from(branch: TableBranch, sources: Sequence[Deletable]) -> tuple[Del
 
 
 def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_than_ms: int) -> tuple[Deletable, ...]:
-    """What is derived from objects that are gone, or in `doomed`, and was written before a time (Unix ms, UTC).
+    """Objects derived from ones that are gone, or in `doomed`, and written before a time (Unix ms, UTC).
 
-    Cost: 1 LIST; where there is such an object 1 LIST a thousand of all of them, of manifests and of index files.
+    Cost: 1 LIST; if there is such an object, 1 LIST a thousand of all of them, of manifests and of index files.
     """
     if branch.store.is_versioned:
         return ()

@@ -6,9 +6,9 @@ deletes them.
 Invariants:
 - Every verb first finishes the deletions that a crash left (`recovery`).
 - Every check that can refuse a verb runs before anything is written.
-- An unreadable snapshot or manifest ends a walk before the version that it might matter to: that version stays.
+- An unreadable snapshot or manifest ends a walk before the version for which it might matter: that version stays.
 
-Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever the
+Cost: expiring k snapshots reads their lists and those of the first that stays, and their delta manifests, whatever the
 number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files; by age also `ms_ahead`.
 """
 
@@ -66,26 +66,31 @@ _AFTER_ALL_MS = LONG_MAX
 
 
 class ExpireRules(TypedDict, total=False):
-    """Which snapshots may expire; what is not given is the table's option."""
+    """Which snapshots may expire. A rule that is not given is the table's option."""
 
     retain_max: int | None
     """Newest snapshots that may stay whatever their age; default ``snapshot.num-retained.max``."""
     retain_min: int | None
     """Newest snapshots that always stay; default ``snapshot.num-retained.min``."""
     older_than_ms: int | None
-    """Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``. By as much as this process's clock is ahead
-    of the store's, it is earlier: what is old by one clock alone stays."""
+    """Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``.
+
+    If this process's clock is ahead of the store's, the limit is earlier by the difference: a snapshot that is old by
+    one clock only stays.
+    """
     max_deletes: int | None
-    """Snapshots at most in one run; default ``snapshot.expire.limit``."""
+    """Most snapshots to expire in one run; default ``snapshot.expire.limit``."""
     by_order: bool
-    """Ignore times: all but the newest `retain_min` snapshots expire. For a table whose commit times are wrong because
-    a writer's clock was."""
+    """Ignore times: all but the newest `retain_min` snapshots expire.
+
+    For a table whose commit times are wrong because a writer's clock was wrong.
+    """
 
 
 def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
     """The rules of the caller, completed by the table's options.
 
-    Raises `InvalidRequest`: a number below 1, more snapshots to keep at least than at most, or a time with `by_order`.
+    Raises `InvalidRequest`: a number below 1, `retain_min` above `retain_max`, or a time with `by_order`.
     """
     check_keywords(rules, ExpireRules)
     retain_max, retain_min = rules.get("retain_max"), rules.get("retain_min")
@@ -122,7 +127,7 @@ def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
 def expire(
     branch: TableBranch, rules: ExpireRules, *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> CollectionReport:
-    """Expire the oldest snapshots, as far as the rules and the consumers allow, and delete what nothing needs then.
+    """Expire the oldest snapshots, as far as the rules and the consumers allow. Delete what nothing needs any more.
 
     Raises `Corruption`: a consumer's progress is unreadable.
     """
@@ -138,7 +143,7 @@ def _expire(
     progress: ProgressCall | None = None,
     without_tags: Collection[str] = (),
 ) -> CollectionReport:
-    """As `expire`; a dry run sees the table without some tags, by their full names."""
+    """As `expire`. A dry run sees the table without some tags, given by their full names."""
     reports = [] if dry_run else recover(branch)
     referenced = ReferencedFiles(branch)
     limit_id = expiry_limit(branch)
@@ -159,21 +164,21 @@ def _expire(
 def _count_expiring(
     branch: TableBranch, ids: Sequence[int], retention: Retention, *, expiry_limit: int | None, dry_run: bool
 ) -> int:
-    """How many of the oldest snapshots expire. Those that do for their age are as old by the store's clock.
+    """How many of the oldest snapshots expire. Those that expire because of their age are as old by the store's clock.
 
-    A dry run does not ask the store, for that writes. Cost: of those with an age alone, of `ms_ahead`.
+    A dry run does not read the store's clock, because that writes. Cost: that of `ms_ahead` if any expire by age.
     """
     plan = partial(plan_expiry, ids, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=expiry_limit)
     count = plan(retention)
     if dry_run or retention.older_than_ms == _AFTER_ALL_MS:
         return count
-    if count == plan(replace(retention, older_than_ms=-_AFTER_ALL_MS)):  # by number alone
+    if count == plan(replace(retention, older_than_ms=-_AFTER_ALL_MS)):  # the number alone decides
         return count
     return plan(replace(retention, older_than_ms=retention.older_than_ms - ms_ahead(branch)))
 
 
 def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
-    """The deletion of all snapshots of a walk but its last, which stays."""
+    """The deletion of all snapshots of a walk except the last, which stays."""
     gone, survivor = walk[:-1], walk[-1]
     return Deletion(
         kind="expire",
@@ -188,7 +193,7 @@ def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Sna
 def _carry_out_expiry(
     branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot], *, progress: ProgressCall | None
 ) -> CollectionReport:
-    """Expire the snapshots of a walk: at once, or fewer when the disk is too full for the plan of all."""
+    """Expire the snapshots of a walk: all at once, or fewer when the disk is too full for the plan of all."""
     while True:
         deletion = _expiry(branch, referenced, walk)
         try:
@@ -210,7 +215,10 @@ class _Times:
         self._written_ms: dict[int, int] | None = None
 
     def of(self, snapshot_id: int) -> int:
-        """Unix ms, UTC; see `times` for one that lies in the future. Cost: 1 GET, and 1 LIST at the first of those."""
+        """The commit time, Unix ms, UTC; see `times` for a time in the future.
+
+        Cost: 1 GET, and 1 LIST at the first of those.
+        """
         if self._too_young_ms == _AFTER_ALL_MS:
             return 0  # by order
         try:
@@ -227,7 +235,7 @@ class _Times:
 def _readable_walk(
     branch: TableBranch, referenced: ReferencedFiles, ids: Sequence[int]
 ) -> tuple[list[Snapshot], list[str]]:
-    """The snapshots of a walk, up to the last whose own change can be read, and warnings."""
+    """The snapshots of a walk up to the last one whose own change can be read, and warnings."""
     walk: list[Snapshot] = []
     for snapshot_id in ids:
         try:
@@ -241,7 +249,7 @@ def _readable_walk(
 
 
 def _without(versions: LiveVersions, deletion: Deletion, tags: Collection[str]) -> LiveVersions:
-    """The live versions as they will be after a deletion has hidden its own, and others some tags."""
+    """The live versions as they will be after a deletion has hidden its own, and others have hidden some tags."""
     hidden = {*tags, *(tag.name for tag in deletion.tags)}
     return LiveVersions(
         snapshot_ids=np.setdiff1d(versions.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
@@ -253,7 +261,7 @@ def _without(versions: LiveVersions, deletion: Deletion, tags: Collection[str]) 
 def preview(
     branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles, *, without_tags: Collection[str] = ()
 ) -> CollectionReport:
-    """What `carry_out` would do now, or when some tags are gone. Deletes nothing."""
+    """What `carry_out` would do now, or once some tags are gone. Deletes nothing."""
     versions = _without(read_live_versions(branch), deletion, without_tags)
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
@@ -272,7 +280,7 @@ def preview(
 
 
 def plan_collection(branch: TableBranch) -> CollectionPlan:
-    """What cleaning would delete now by the table's own options: tags past their lifetime, and expired snapshots."""
+    """What expiry would delete now by the table's own options: tags past their lifetime, and expired snapshots."""
     branch.refresh()
     branch = with_fork_point(branch)
     report = merge_reports(_expire_by_options(branch, dry_run=True, progress=None), store=branch.name)
@@ -283,9 +291,9 @@ def plan_collection(branch: TableBranch) -> CollectionPlan:
 def expire_by_options(
     branch: TableBranch, *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> list[CollectionReport]:
-    """Delete the tags whose lifetime is over, then expire snapshots by the table's own options: a report of each.
+    """Delete the tags whose lifetime is over, then expire snapshots by the table's own options: one report each.
 
-    The dry run of the second is of the table without those tags: it has the files that they keep from it now.
+    The dry run of the expiry assumes that those tags are gone. So it includes the files that only they keep now.
 
     Raises as `expire`.
     """
@@ -311,7 +319,7 @@ def delete_tags(
     Raises:
         NotFound: a tag does not exist (unless `if_exists`); then none is deleted.
         InvalidRequest: a name that no tag may have.
-    Cost: a few listings and 1 GET a tag; when its snapshot has expired, its manifests, and those of its neighbours.
+    Cost: a few listings and 1 GET a tag; if its snapshot has expired, its manifests and those of its neighbours.
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
@@ -335,8 +343,8 @@ def expire_tags(
 ) -> CollectionReport:
     """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
 
-    A tag without a creation time counts as created when its file was written. Hidden pins never expire. A tag is old,
-    and its lifetime over, when it is by the store's clock too, which a dry run does not ask.
+    A tag without a creation time counts as created when its file was written. Hidden pins never expire. A tag must be
+    old, or its lifetime over, by the store's clock too; a dry run does not read that clock.
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
@@ -346,7 +354,10 @@ def expire_tags(
 
 
 def ms_ahead(branch: TableBranch) -> int:
-    """By how much our clock is ahead of the store's, in a branch of its repository's storage's. Cost: 3 requests."""
+    """How far our clock is ahead of the store's, in ms; in a branch, the clock of its repository's storage.
+
+    Cost: 3 requests.
+    """
     return max(0, branch.now_ms() - store_time_ms(branch.store, environment=branch.environment))
 
 
@@ -367,7 +378,7 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
     if created_ms is None and older_than_ms is None:
         return False
     if created_ms is None or is_future(created_ms, now_ms=branch.now_ms()):
-        # Created by a clock that was ahead: its lifetime counts from when its file was written.
+        # A clock that was ahead created it: its lifetime counts from when its file was written.
         try:
             write_time_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
         except NotFound:
@@ -402,11 +413,11 @@ def release(
 
 
 def replace_tag(branch: TableBranch, name: str, *, source: Source, lifetime_ms: int | None = None) -> Tag:
-    """Point a tag at another version, and delete the files that only the old one needed.
+    """Point a tag at another version, and delete the files that only the old version needed.
 
     A hidden tag pins the new version until the tag holds it, so the version is pinned at every moment. The deletion of
-    that pin is stored only afterwards, so that no other verb that finishes deletions removes the pin before; a crash
-    until then leaves the pin to orphan cleaning.
+    that pin is stored only afterwards, so that no other verb that finishes deletions removes the pin earlier. After a
+    crash before that, the collection of orphans removes the pin.
 
     Raises:
         NotFound: no such tag.

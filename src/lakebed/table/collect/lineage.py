@@ -1,8 +1,8 @@
 """Whether a branch still has the snapshots that lakebed knew: other clients roll back and use snapshot ids again.
 
 Owns: the rules that decide which snapshots below lakebed's marks are live, and whether a deletion that was planned
-earlier still fits. A rollback of the format's Java implementation to snapshot s sets ``LATEST`` to s, deletes every
-snapshot and tag above s, and the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and
+earlier still fits. A rollback of the format's Java implementation to snapshot s sets ``LATEST`` to s and deletes every
+snapshot and tag above s; the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and
 ``lakebed/expired-below``, so live ids may lie below both.
 
 Invariants:
@@ -30,7 +30,7 @@ from lakebed.table.model.model import Snapshot
 def _newest_hinted(branch: TableBranch) -> int | None:
     """The id that ``LATEST`` names: another client may be about to make it the newest. None when there is no hint.
 
-    Cost: 1 GET; nothing in a store without hints.
+    Cost: 1 GET; none in a store without hints.
     """
     if branch.store.is_versioned:
         return None
@@ -45,7 +45,7 @@ def limit_by_hint(branch: TableBranch) -> int | None:
     """The id from which no snapshot may expire, because ``LATEST`` names it; None when it names no live snapshot.
 
     A hint that is out of date names an expired snapshot, to which no client can roll back.
-    Cost: as of reading the hint, and 1 HEAD.
+    Cost: 1 GET of the hint (none in a store without hints), and 1 HEAD.
     """
     newest = _newest_hinted(branch)
     return newest if newest is not None and branch.snapshots.exists(newest) else None
@@ -54,23 +54,24 @@ def limit_by_hint(branch: TableBranch) -> int | None:
 def expiry_limit(branch: TableBranch) -> int | None:
     """The id from which no snapshot may expire: a consumer reads it next, or ``LATEST`` names it; None: no limit.
 
-    Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer, and as of reading the hint.
+    Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer, and that of `limit_by_hint`.
     """
     limits = (consumer_limit(branch), limit_by_hint(branch))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def fits(branch: TableBranch, deletion: Deletion) -> bool:
-    """Whether the snapshot that ends a deletion's walk is still the one that was planned with.
+    """Whether the snapshot that ends a deletion's walk is still the one that the plan was made with.
 
-    A rollback below it would have deleted it, so all older snapshots of the walk are unchanged too. Cost: 1 GET.
+    A rollback below it would have deleted it. So if it is unchanged, all older snapshots of the walk are too. Cost: 1
+    GET.
     """
     survivor = _find(branch, deletion.walk_end)
     return survivor is not None and survivor.base_manifest_list == deletion.survivor
 
 
 def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | None:
-    """Put back the snapshot to which another client rolled back while it was being hidden.
+    """Put back the snapshot to which another client rolled back while the snapshot was being hidden.
 
     Args:
         hidden: the files of the snapshots just hidden, by id.
@@ -90,14 +91,14 @@ def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | No
 
 
 def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
-    """Withdraw snapshots of lakebed that landed after their id had passed, through a plan.
+    """Withdraw snapshots of lakebed that were put after their id had passed, through a plan.
 
     Either their writer died before its check, or a retry of a successful put arrived after the snapshot expired.
 
     Returns:
         One report when there were any.
-    Cost: 2 LISTs + 1 GET; 1 GET and 2 HEADs more for each snapshot below the marks, of which there are none but
-    after a late landing or after another client's rollback.
+    Cost: 2 LISTs + 1 GET; 1 GET and 2 HEADs more for each snapshot below the marks. Such snapshots exist only after a
+    late put or after another client's rollback.
     """
     boundary, expired = branch.snapshots.log.boundary(), expiry_boundary(branch)
     ids = branch.snapshots.ids()
@@ -115,10 +116,12 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
         if branch.snapshots.log.has_other_winner(snapshot_id, snapshot.uuid):
             late.append(snapshot_id)
             continue
-        # An id that the boundary passed while no snapshot had it: put late, or brought back by another client.
+        # The boundary passed this id while no snapshot had it: the snapshot was put late, or another client brought it
+        # back.
         is_spent = snapshot_id < expired or branch.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
         lists = _count_lists(branch, snapshot)
-        # Without both lists it is one that expired, also where the note of that was put back by a late retry.
+        # A snapshot without both lists has expired, even where a late retry has put back an older note of what has
+        # expired.
         if lists == 0 or (is_spent and not (snapshot_id in reached and lists == 2)):
             late.append(snapshot_id)
     if not late:
@@ -131,7 +134,7 @@ def withdraw_late(branch: TableBranch) -> list[CollectionReport]:
 
 
 def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:
-    """The ids of which a later one of these snapshots shows that they were the newest version once.
+    """The ids that were the newest version once, as a later one of these snapshots shows.
 
     A snapshot names the one that it was committed on and, after a rollback, its target; the next id of another client
     follows it. What an unreadable snapshot (None) names is unknown, so it counts as naming all before it.
@@ -149,10 +152,10 @@ def newest_once(snapshots: Mapping[int, Snapshot | None]) -> frozenset[int]:
 
 
 def _count_lists(branch: TableBranch, snapshot: Snapshot) -> int:
-    """How many of the two manifest lists of a snapshot, which no other one references, exist. Cost: 2 HEADs.
+    """How many of the two manifest lists of a snapshot exist. No other snapshot references them. Cost: 2 HEADs.
 
-    They distinguish a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot
-    above follows both.
+    They distinguish a snapshot that was put again after it expired from one that its expiry failed to hide: the
+    snapshot above follows both.
     """
     names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
     return sum(has_object(branch.store, branch.layout.manifest(name)) for name in names)

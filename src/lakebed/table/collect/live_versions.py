@@ -60,7 +60,7 @@ class LiveVersions:
         return at < len(self.ids) and int(self.ids[at]) == snapshot_id
 
     def load(self, branch: TableBranch, snapshot_id: int) -> Snapshot:
-        """The version of an id, from its snapshot or else from a tag of it.
+        """The version with this id, from its snapshot or else from a tag that holds it.
 
         Raises `NotFound`: it was deleted since the state was read; `Corruption`: its file is unreadable. Cost: 1 GET.
         """
@@ -79,7 +79,7 @@ class LiveVersions:
 
 
 def read_live_versions(branch: TableBranch) -> LiveVersions:
-    """The state now.
+    """Read the state as it is now.
 
     Raises `Corruption`: a tag is unreadable: what it holds is unknown, so nothing may be deleted; `Conflict`: holders
     change faster than they can be listed. Cost: 5 LISTs + 1 GET, however many tags there are; 1 GET more for each tag
@@ -87,11 +87,12 @@ def read_live_versions(branch: TableBranch) -> LiveVersions:
     """
     before = _list(branch)
     for _ in range(_COLLECTIONS_MAX):
-        # What the first listing shows is read between the two: a tag that is replaced meanwhile makes them differ.
+        # The tags of the first listing are read between the two listings. If one is replaced meanwhile, the listings
+        # differ.
         tags = branch.tags.index(before[1])
         after = _list(branch)
         if after == before:
-            # A mark is older than its snapshot, so marks read last include those of all listed snapshots.
+            # A mark is older than its snapshot, so marks that are read last include those of all listed snapshots.
             return LiveVersions(np.array(after[0], np.int64), tags, _rollback_ids(branch))
         before = after
     raise Conflict("tags and snapshots change faster than they can be listed: try again later.", kind="holders_change")
@@ -102,22 +103,22 @@ def _list(branch: TableBranch) -> tuple[tuple[int, ...], tuple[ObjectMeta, ...]]
 
 
 def _rollback_folder(branch: TableBranch) -> str:
-    """Where rollbacks leave their marks. DO NOT CHANGE: on disk."""
+    """The folder where rollbacks leave their marks. DO NOT CHANGE: on disk."""
     return branch.layout.root + "lakebed/restored"
 
 
 def _expiry_note(branch: TableBranch) -> str:
-    """Where it is noted below which id every snapshot has expired. DO NOT CHANGE: on disk."""
+    """The object that notes the id below which every snapshot has expired. DO NOT CHANGE: on disk."""
     return branch.layout.root + "lakebed/expired-below"
 
 
 def mark_restored(branch: TableBranch, snapshot_id: int) -> None:
-    """Leave the mark that this snapshot, about to be tried, brings old files back. Durable. Cost: 1 PUT."""
+    """Write the mark that this snapshot, about to be tried, brings old files back. Durable. Cost: 1 PUT."""
     branch.store.put(f"{_rollback_folder(branch)}/{snapshot_id:020d}", b"")
 
 
 def expiry_boundary(branch: TableBranch) -> int:
-    """Every snapshot below this has expired; if a file of one exists again, a late retry has put it.
+    """The id below which every snapshot has expired. If a file of one exists again, a late retry has put it.
 
     0 when nothing has expired, or when the note is unreadable: it only helps to clean. Cost: 1 GET.
     """
@@ -129,7 +130,10 @@ def expiry_boundary(branch: TableBranch) -> int:
 
 
 def note_expired_below(branch: TableBranch, below: int) -> None:
-    """Note that every snapshot below this is about to be hidden. Durable. Cost: 1 GET, and 1 PUT when it is news."""
+    """Note that every snapshot below this id is about to be hidden. Durable.
+
+    Cost: 1 GET, and 1 PUT if the note changes.
+    """
     if expiry_boundary(branch) < below:
         branch.store.put(_expiry_note(branch), str(below).encode())
 

@@ -4,18 +4,17 @@ Owns: `remove_orphan_files`, and its parts as functions: `list_files` (files tha
 referenced) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
 
 Invariants:
-- Candidates are listed **before** the used set is computed: what is committed in between is in the used set, what is
-  written in between is not a candidate.
-- A file younger than the limit is never touched: a writer that has not committed yet may own it. A writer that takes
-  longer than that before its commit needs a larger limit. A clock that is ahead of the store's, which dates the files,
-  makes none of them older.
-- Only the format's own folders are looked at (data, manifest, index, statistics), what was made of them for Iceberg
-  clients, and lakebed's unfinished work by age;
-  snapshots, tags, schemas, branches, consumers and all other files are never candidates, nor are those of a lake that
-  is in the table's folder.
+- Candidates are listed **before** the used set is computed. What is committed in between is in the used set, and what
+  is written in between is not a candidate.
+- A file younger than the limit is never deleted: a writer that has not committed yet may own it. A writer that takes
+  longer than the limit before its commit needs a larger limit. The store's clock dates the files; a clock of ours that
+  is ahead of it makes no file older.
+- Only these are candidates: the format's own folders of referenced files (data, manifest, index, statistics), what was
+  derived from them for Iceberg clients, and lakebed's unfinished work by age. Snapshots, tags, schemas, branches,
+  consumers and all other files are never candidates, nor are those of a lake that is in the table's folder.
 - When anything that might reference a file cannot be read, nothing is deleted.
-- A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
-  wrongly computed folder never costs a live file.
+- A file is in use when its name is in use, in whichever folder, and nothing is deleted while a live data file is
+  missing from the listing. So a wrongly computed folder never costs a live file.
 - External roots are shared with other tables. A file there may be deleted only when its name has this table's mark
   (`external.owner_of`).
 """
@@ -65,15 +64,15 @@ _TRANSIENT_PINS: Final = (f"{HIDDEN_PREFIX}rollback.", f"{HIDDEN_PREFIX}replace.
 _SEARCHES_MAX: Final = 10
 _DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
 FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
-"""Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
+"""Files in the folders that hold only referenced files. An old file may be deleted when nothing references it."""
 _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
 _OTHER_LAKE: Final = re.compile(r"(^|/)[^/=]+\.db/")
-"""The path of a file of another lake in the table's folder has such a part."""
+"""Part of the path of a file that belongs to another lake in the table's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Paths that one version or changelog references; a file of a bucket with several folders has one for each."""
+    """Paths that one version or changelog references. A file of a bucket with several folders has a path in each."""
 
     paths: pa.Array
     must_exist: bool
@@ -85,12 +84,14 @@ class Search:
     """What a search found."""
 
     orphans: pa.Table
-    """Old files whose name nothing uses: ``path``, ``size_bytes``."""
+    """Old files whose name is not in use: ``path``, ``size_bytes``."""
     used_count: int
-    """Old files whose name something uses."""
+    """Count of old files whose name is in use."""
     missing: pa.Array
-    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. They
-    include URLs that no listing covers; see `_find_lost`."""
+    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct.
+
+    They include URLs that no listing covers; see `_find_lost`.
+    """
 
 
 def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
@@ -107,11 +108,11 @@ def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
 
 
 def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older_than_ms: int) -> pa.Table:
-    """What is below the external roots of a table, as `list_outside`; empty for a table that never had any.
+    """The files below the external roots of a table, as `list_outside`; empty for a table that never had any.
 
     Args:
-        paths: a listing of the table's folder, when there is one.
-    Cost: 1 GET a schema, and without `paths` 2 LIST or more; nothing with `paths` and one schema. Then `list_outside`.
+        paths: a listing of the table's folder, if the caller has one.
+    Cost: 1 GET a schema, and without `paths` 2 LISTs or more; nothing with `paths` and one schema. Then `list_outside`.
     """
     schemas = None if paths is None else [path for path in paths if parse_schema(path) is not None]
     if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(branch.schema.options).roots:
@@ -128,7 +129,7 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa
     A file is old when it was written before the time and has the table's mark: a file without the mark may belong to
     another table or client.
 
-    Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
+    Cost: 1 GET; for each root 1 LIST for each folder of partitions and 1 for each thousand files.
     """
     owner = owner_of(branch.store)
     metas = [meta for root in roots.every for meta in list_root(branch.store, root, branch.schema)]
@@ -142,7 +143,8 @@ def files_of_listing(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_
     """`FILES`: the objects of a listing that may be orphans or data files.
 
     A data file with a mark is not an orphan here, because another table may have its external root in this table's
-    folder; the search below this table's own roots finds its own. The format has no paths that look like URLs.
+    folder. The search below this table's own roots finds this table's files. The format has no paths that look like
+    URLs.
     """
     rows = [
         (meta.path, meta.size_bytes, meta.modified_ms < older_than_ms and may_be_orphan(layout, meta))
@@ -202,7 +204,7 @@ def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
     live file an orphan.
 
     Args:
-        files: `FILES`, listed before what is used was computed.
+        files: `FILES`, listed before the paths in use were computed.
     """
     old, listed = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
     remaining, names = old, names_of(old["path"])
@@ -220,7 +222,7 @@ def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
 
 
 FindUnused = Callable[[Sequence[TableBranch], int], Search]
-"""Given the branches and the age limit: what nothing references, and what is missing."""
+"""Takes the branches and the age limit. Returns what nothing references, and what is missing."""
 
 
 def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
@@ -232,10 +234,12 @@ def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
 
 
 def _search_all(main: TableBranch, older_than_ms: int, find: FindUnused, *, finishes: bool) -> Search:
-    """As `_search`, of all branches; again while one is renamed: part of it may have been read under neither name.
+    """As `_search`, of all branches.
+
+    Repeats while a branch is renamed: part of it may have been read under neither name.
 
     Args:
-        finishes: renames that were begun are finished.
+        finishes: whether to finish renames that were begun.
 
     Raises `Conflict`: a rename is not finished, or branches are renamed faster than they can be searched.
     """
@@ -277,10 +281,10 @@ def _search(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnuse
 
 
 def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
-    """The data files among those not listed that do not exist.
+    """The data files that do not exist, among those that were not listed.
 
-    An external file below one of the table's roots is checked by its URL. One elsewhere is not: another client put it
-    there, and no listing can cost it.
+    An external file below one of the table's roots is checked by its URL. A file elsewhere is not checked: another
+    client put it there, and no listing can lead to its deletion.
 
     Cost: nothing without external files; else as `roots_of`, and 1 HEAD for each external file that was not listed.
     """
@@ -294,9 +298,9 @@ def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
 
 
 def older_than(branch: TableBranch, grace_ms: int) -> int:
-    """The moment (Unix ms, UTC) before which an orphan that may go was written.
+    """The time limit of a grace (Unix ms, UTC): only orphans that were written before it may be deleted.
 
-    A grace of zero asks no clock: files from a writer whose clock is ahead are old too. Raises `InvalidRequest`
+    A grace of zero uses no clock: files from a writer whose clock is ahead are old too. Raises `InvalidRequest`
     (``invalid_grace``).
     """
     if grace_ms < 0:
@@ -312,16 +316,16 @@ def remove_orphan_files(
     progress: ProgressCall | None = None,
     find: FindUnused = find_unused,
 ) -> CollectionReport:
-    """Delete files that nothing references, written before a time; also rollbacks abandoned before it.
+    """Delete files that nothing references and that were written before a time. Forget rollbacks abandoned before it.
 
     Args:
         branch: any branch; the files of all branches of the table are searched.
         older_than_ms: Unix ms, UTC, exclusive, by our clock; default a day ago.
         dry_run: delete nothing; the report's `plan` says what would be deleted.
         progress: called after each batch of deletions.
-        find: how orphans are found; an engine with many workers passes its own.
+        find: finds the orphans; an engine with many workers passes its own.
 
-    Returns the report; when anything was unreadable, nothing was deleted and a warning names it. Raises `Corruption`:
+    Returns the report. If anything was unreadable, nothing was deleted and a warning names it. Raises `Corruption`:
     ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
     """
     branch.refresh()
@@ -332,7 +336,7 @@ def remove_orphan_files(
     if not dry_run:
         finish_renames(main)
     branches = every_branch(branch)
-    if not dry_run and older_than_ms < LONG_MAX:  # a dry run writes nothing, so it does not ask
+    if not dry_run and older_than_ms < LONG_MAX:  # reading the store's clock writes, and a dry run does not
         older_than_ms -= ms_ahead(main)
     reports: list[CollectionReport] = []
     if not dry_run:
@@ -364,7 +368,7 @@ def remove_orphan_files(
 
 
 def _with_fork_point(branch: TableBranch) -> TableBranch:
-    """A branch with its fork snapshot where that is known: without it no deletion in the branch is finished."""
+    """A branch with its fork snapshot if that is known. Without it no deletion in the branch is finished."""
     try:
         return with_fork_point(branch)
     except (NotFound, InvalidRequest):  # deleted since the listing, or made by another client
@@ -399,8 +403,8 @@ def _is_older(branch: TableBranch, deletion: Deletion, older_than_ms: int) -> bo
 def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     """The URLs of a table's own files outside its folder, which a drop deletes, with sizes in bytes (0: not known).
 
-    A file is listed when a version, a kept changelog or an unfinished deletion references it where the table's options
-    put it, or when its name has the table's mark; see `external`. Reads only.
+    A file is included when a version, a kept changelog or an unfinished deletion references it where the table's
+    options put it, or when its name has the table's mark; see `external`. Reads only.
 
     Args:
         branches: main and every branch.

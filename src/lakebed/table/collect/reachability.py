@@ -1,15 +1,15 @@
 """Which candidates no version reaches: the interval test of `candidates`, and lists of files where ids cannot decide.
 
-Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored. The rules,
+Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored. The rules
 for a candidate that lived in [born, dead):
 
 1. Known birth: some version t with ``born <= t < dead`` needs it (two bisections, nothing read).
 2. Unknown birth: the files of the nearest version before its death decide. If a rollback ever restored files, a life
    may have holes, and the files of every version are compared.
-3. *Open* candidates (of a deleted tag: alive at it, death unknown) are also compared with the nearest version after;
-   with holes, with every one.
+3. *Open* candidates (of a deleted tag: alive at it, death unknown) are also compared with the nearest version after the
+   tag; with holes, with every version.
 4. A rollback at or after the death may have restored the file: the files of live restoring snapshots and of the first
-   live snapshot are kept. When a restoring snapshot expired since the candidates were gathered, every version is
+   live snapshot are kept. If a restoring snapshot expired since the candidates were gathered, every version is
    compared.
 5. A branch never deletes what its fork snapshot had: born at or before it, or referenced by it. While the fork snapshot
    is unknown, nothing of the branch is deleted.
@@ -58,10 +58,10 @@ class Judgement:
     deletable: pa.Table
     """`candidates.CANDIDATES` that nothing needs."""
     kept: dict[str, int]
-    """Count of the others, by reason."""
+    """Count of the kept candidates, by reason."""
     warnings: tuple[str, ...]
     complete: bool
-    """False: something was unreadable, and candidates were kept only for that; judge them again later."""
+    """False: something was unreadable, and candidates were kept only for that reason; judge them again later."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Case:
     complete: bool = True
 
     def keep(self, which: BoolArray, reason: str) -> None:
-        """Mark candidates as needed; the first reason found is counted."""
+        """Mark candidates as needed; only the first reason for each is counted."""
         fresh = which & ~self.needed
         count = int(np.count_nonzero(fresh))
         if count:
@@ -107,7 +107,7 @@ class _Case:
         self.keep(mask, reason)
 
     def unreadable(self, which: BoolArray, what: str, error: Exception) -> None:
-        """Mark candidates as needed because what might need them cannot be read."""
+        """Mark candidates as needed because something that might need them cannot be read."""
         fresh = which & ~self.needed
         self.complete = False
         self.warnings.append(f"{what} cannot be read, so {int(np.count_nonzero(fresh))} files are kept for it: {error}")
@@ -129,7 +129,7 @@ def judge(
     Args:
         candidates: `candidates.CANDIDATES`.
         versions: read after everything that should be hidden was hidden.
-        walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
+        walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are already included.
         is_open: the candidates are what a deleted tag had, and may have lived longer than the tag.
         is_lost: the walk that gathered them is no longer part of the branch (another client may have rolled back
             and used ids again), so no interval can be trusted and every version is compared.
@@ -163,7 +163,7 @@ def judge(
 def judge_each(
     candidates: pa.Table, owners: IntArray, *, branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles
 ) -> BoolArray:
-    """Which candidates nothing but their own version needs: each is judged as if that version alone were released.
+    """Which candidates only their own version needs. Each is judged as if that version alone were released.
 
     Args:
         candidates: `candidates.CANDIDATES` that neither of the versions next to theirs has.
@@ -209,7 +209,7 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
 
 
 def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
-    """Keep what branches without a fork pin reference, and branches that were published."""
+    """Keep what is referenced by branches without a fork pin, and by branches that were published."""
     pins = {tag.name for tag in case.versions.tags}
     if not case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders:
         return
@@ -219,7 +219,7 @@ def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
         published = {path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for path in marks}
         names = [name for folder in folders if (name := parse_branch(folder)) is not None]
         _keep_of_branches(case, everything, [n for n in names if n in published or fork_pin(n) not in pins])
-        # A published branch that was renamed while it was read has a mark of its new name by now.
+        # If a published branch was renamed while it was read, the mark of its new name exists by now.
         before, marks = marks, _list_published_marks(case.branch)
         if marks <= before:
             return
@@ -270,7 +270,7 @@ def _keep_every(case: _Case, which: BoolArray) -> None:
 
 
 def _versions(versions: LiveVersions) -> Iterator[tuple[int, bool]]:
-    """Every version, and whether it is enough to compare what it added after all older snapshots were compared.
+    """Every version, and whether comparing only what it added is enough once all older snapshots were compared.
 
     A live snapshot has what the one before it had, less what died, plus what it added. Without the one before it, or
     after a rollback, all its files are compared.
@@ -296,7 +296,8 @@ def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, 
 def names_in_use(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:
     """Paths of every file that any version needs, one version after the other.
 
-    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so what is used is unknown.
+    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so which files are in use is
+    unknown.
     """
     for snapshot_id, added_only in _versions(versions):
         snapshot = versions.load(branch, snapshot_id)

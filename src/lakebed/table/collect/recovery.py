@@ -1,10 +1,14 @@
 """Finish the deletions that a crash left: every deleting verb begins with it.
 
-Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share. It also
-withdraws snapshots that landed late, below the boundary, after their writer died (`lineage`). Invariants: recovery
-makes no new decision. A stored expiry is carried out, except for snapshots that a consumer claimed meanwhile. A tag is
-deleted only while its file is unchanged. A rollback is completed if and only if its commit is found; one without a
-commit is left to its owner (orphan cleaning forgets it by age).
+Owns: `recover`, and `finish_rollback`, the second half of a rollback, which the verb itself and recovery share. It also
+withdraws snapshots that were put late, below the boundary, after their writer died (`lineage`).
+
+Invariants:
+- Recovery makes no new decision.
+- A stored expiry is carried out, except for snapshots that a consumer claimed meanwhile.
+- A tag is deleted only while its file is unchanged.
+- A rollback is completed if and only if its commit exists. A rollback without a commit is left to its owner; the
+  collection of orphans forgets it by age.
 """
 
 from __future__ import annotations

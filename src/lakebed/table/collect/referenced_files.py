@@ -1,9 +1,12 @@
 """The files that one version references, by path: data, manifests, lists, index files, statistics, changelog.
 
 Owns: `ReferencedFiles`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
-Invariants: the files of a version are exactly what reading it opens, plus the files that exist for it only. A file
-whose bucket has several folders has a path in each of them. External files have their URLs as paths; only those that
-`OwnFiles` recognises are candidates, because the others do not belong to the table.
+
+Invariants:
+- The files of a version are exactly those that reading it opens, plus the files that exist only for it.
+- A file whose bucket has several folders has a path in each of them.
+- The path of an external file is its URL. Only external files that `OwnFiles` recognises are candidates: the others do
+  not belong to the table.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.model.model import ManifestMeta, Snapshot
 
 _CARRIED_ON: Final = (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS)
-"""Roles of objects that a version references again from the one before."""
+"""Roles of objects that a version may reference again from the version before."""
 
 
 @dataclass(slots=True)
@@ -41,15 +44,18 @@ class _Life:
 
 @lru_cache(maxsize=10_000)
 def _partition_folders(placement: Placement, partition: bytes) -> tuple[str, ...]:
-    """Folders of a partition. Arrow decodes one value as slowly as a thousand; every verb asks for the same ones."""
+    """Folders of a partition.
+
+    Cached: Arrow decodes one value as slowly as a thousand, and every verb needs the same ones.
+    """
     return placement.partition_folders(pa.array([partition], pa.binary()))[0]
 
 
 def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]:
-    """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once.
+    """A function ``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`. Decodes each partition once.
 
-    A branch whose options differ from main's has its own files where its options say, and those of its fork snapshot
-    where main's say: its folders are both.
+    A branch whose options differ from main's has its own files where its options say, and the files of its fork
+    snapshot where main's options say. So its buckets have both folders.
     """
     placements = dict.fromkeys(Placement.of(table_branch.schema) for table_branch in (branch, branch.main))
     known: dict[bytes, tuple[str, ...]] = {}
@@ -117,7 +123,10 @@ class ReferencedFiles:
         return pa.concat_arrays([one_array(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
-        """A version's own entries, in the form of `candidates.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
+        """The entries of a version's own change, in the form of `candidates.paths_of`.
+
+        Cost: 1 GET + 1 a delta manifest, once.
+        """
         paths = self._deltas.get(snapshot.delta_manifest_list)
         if paths is None:
             paths = self.paths_of(self._branch.manifests.delta_entries(snapshot))
@@ -134,8 +143,8 @@ class ReferencedFiles:
         Args:
             gone: ascending, every snapshot of the branch from one id up to the survivor.
             survivor: the first that stays; its delta is read too, because it lists what died at it.
-            before: the last snapshot that stays before `gone`, if any. Without one, what the first of `gone` deleted
-                was seen by an earlier walk.
+            before: the last snapshot that stays before `gone`, if any. Without it, an earlier walk has handled what the
+                first of `gone` deleted.
         Cost: the lists of all of them, the delta manifests of all but the first; across a gap, both file lists.
         """
         if not gone:
@@ -157,7 +166,7 @@ class ReferencedFiles:
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
     def check_readable(self, snapshot: Snapshot, *, after: Snapshot | None) -> None:
-        """Raise what `candidates_of_walk` would raise at this step. Cost: what it reads, which is then kept."""
+        """Raise what `candidates_of_walk` would raise at this step. Cost: that of reading it; the result is kept."""
         if after is not None:
             self.between(after, snapshot)
         self._few(snapshot, {Role.MANIFEST, Role.INDEX})
@@ -219,7 +228,7 @@ class ReferencedFiles:
         )
 
     def own_lists(self, gone: Sequence[Snapshot]) -> pa.Table:
-        """What belongs to one version alone: its lists and its changelog live in [id, id + 1)."""
+        """The files that belong to one version alone: its lists and its changelog live in [id, id + 1)."""
         lists = {
             self._layout.manifest(name): (size_bytes or 0, snapshot.id)
             for snapshot in gone
@@ -271,7 +280,7 @@ class ReferencedFiles:
         return self.paths_of(self._branch.manifests.changelog_entries(snapshot))
 
     def _index_files(self, name: str) -> list[str]:
-        """Index files that an index manifest names, but for those outside the table: they belong to others."""
+        """Index files that an index manifest names, except those outside the table, which belong to others."""
         entries = self._branch.manifests.index_entries(name)
         return [self._layout.index(entry.file_name) for entry in entries if entry.external_path is None]
 

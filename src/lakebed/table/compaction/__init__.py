@@ -1,1 +1,1 @@
-"""Compactions: their plan, and carrying it out."""
+"""Planning and running compactions."""

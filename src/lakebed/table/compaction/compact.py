@@ -3,16 +3,16 @@
 Owns: `run_task`, and `compact`, which runs a plan (`compact_plan`) and commits it as one COMPACT snapshot.
 
 Invariants:
-- A compaction changes no row: merged files hold exactly what a reader saw before. Rows that deletion vectors delete
-  are left out, and the vectors end with their files.
-- In a primary-key table with deletion vectors a compaction makes the rows of level 0 visible: in one commit it writes
-  them above level 0 and marks the older rows of their keys, so a key has one visible row at most.
+- A compaction changes no row: merged files hold exactly what a reader saw before. Rows that deletion vectors delete are
+  left out, and the vectors end with their files.
+- In a primary-key table with deletion vectors a compaction makes the rows of level 0 visible. In one commit it writes
+  them above level 0 and marks the older rows of their keys, so a key has at most one visible row.
 - With the changelog producer ``full-compaction``, a compaction into the highest level also writes how the rows there
-  change (`changelog`); everything else changes rows only below that level.
-- A file that is only moved to its level keeps its `commit_snapshot`.
-- When another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
-  replace files. So it is when the options changed by which it writes; columns that were added meanwhile are of no
-  effect, for the files that it read do not have them.
+  change (`changelog`). Every other operation changes rows only below that level.
+- A file that is only moved to another level keeps its `commit_snapshot`.
+- If another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
+  replace files. The same happens if the options by which it writes have changed. Columns that were added meanwhile do
+  not matter, because the files that it read do not have them.
 """
 
 from __future__ import annotations
@@ -46,21 +46,20 @@ from lakebed.table.write.changelog import changelog_settings, log_rewrite
 from lakebed.table.write.write_settings import check_writable, file_settings
 
 COMPACT_TRIES_MAX = 5
-"""How often a compaction is planned again because another writer replaced its files, or changed the options by which
-it writes."""
+"""How often a compaction is planned, when other writers replace its files or change the options by which it writes."""
 
 _PLANNED_AGAIN: Final = ("file_gone", "keys_overlap", "rows_changed", "schema_changed")
 
 PARALLEL_TASK_BYTES_MAX = 64 * 1024 * 1024
-"""Tasks run side by side while none is larger than this (encoded); above it one by one, to bound memory."""
+"""Tasks run in parallel while none is larger than this (encoded); larger ones run one by one, to limit memory."""
 
 COMPACT_WINDOW_BYTES = 64 * 1024 * 1024
-"""Arrow bytes a task's merge reads ahead over all its runs."""
+"""Arrow bytes that a task's merge reads ahead, in all its runs together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactProgress:
-    """How far a compaction is."""
+    """The progress of a compaction."""
 
     tasks_done: int
     task_count: int
@@ -69,7 +68,7 @@ class CompactProgress:
 
     @property
     def done_count(self) -> int:
-        """Bytes read so far: what a progress bar shows, as of every other long verb."""
+        """Bytes read so far: a progress bar shows this, as for every other long verb."""
         return self.bytes_done
 
     @property
@@ -80,7 +79,7 @@ class CompactProgress:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction did, or (`dry_run`) would read."""
+    """What a compaction did, or with `dry_run` would read."""
 
     snapshot: Snapshot | None
     """The COMPACT snapshot; None when there was nothing to do."""
@@ -92,7 +91,7 @@ class CompactReport:
     rows_before: int
     rows_after: int
     moved_count: int
-    """Files that only changed their level, counted before and after."""
+    """Files that only changed their level; they are counted both before and after."""
     seconds: float
     dry_run: bool
 
@@ -116,13 +115,13 @@ def run_task(
     environment: Environment,
     window_bytes: int = COMPACT_WINDOW_BYTES,
 ) -> BucketChange:
-    """Do one task: write the new files and describe the change. Reads data files and their vectors alone.
+    """Run one task: write the new files and describe the change. Reads only data files and their vectors.
 
     Args:
-        task: of `plan_compaction`.
+        task: from `plan_compaction`.
         plan: schemas by id and the newest schema; its columns and predicate are not used.
         environment: clock and randomness for new files.
-        window_bytes: Arrow bytes that the merge reads ahead over all its runs.
+        window_bytes: Arrow bytes that the merge reads ahead, in all its runs together.
 
     Memory: about three times `window_bytes` plus twice one encoded file.
     """
@@ -180,7 +179,7 @@ class _Marked:
 
 
 def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> _Marked:
-    """Write the rows of a task's files, and look their keys up in its older files."""
+    """Write the rows of a task's files, and look up their keys in the task's older files."""
     if not plan.schema.primary_keys:
         everything = replace(plan, columns=tuple(field.name for field in plan.schema.fields))
         for batch in read_split(store, task.split, plan=everything):
@@ -203,7 +202,7 @@ def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan:
 def current_tasks(
     branch: TableBranch, *, full: bool = False, where: Mapping[str, object] | None = None
 ) -> list[CompactTask]:
-    """Plan the compaction of the newest snapshot by the newest schema, which `branch` has seen then.
+    """Plan the compaction of the newest snapshot by the newest schema. `branch` has seen that schema afterwards.
 
     Args: as of `compact`.
 
@@ -234,13 +233,13 @@ def compact(
     """Plan, rewrite, commit; repeat from the newest snapshot while other writers replace the chosen files.
 
     Args:
-        full: everything, whatever the triggers say.
-        where: values of partition columns; only such partitions are compacted.
-        dry_run: plan only.
+        full: compact everything, whatever the triggers say.
+        where: values of partition columns; only partitions with these values are compacted.
+        dry_run: only plan.
         progress: called after each task that runs here.
-        run_tasks: runs the tasks elsewhere, each by `run_task` with the plan given; None: here.
+        run_tasks: runs the tasks elsewhere, each by `run_task` with the given plan; None: here.
 
-    Raises `Conflict`: that happened `COMPACT_TRIES_MAX` times.
+    Raises `Conflict`: other writers replaced the files in `COMPACT_TRIES_MAX` tries.
     """
     branch, clock = branch.detach(), branch.environment.clock
     started_s = clock.monotonic_s()
@@ -301,7 +300,7 @@ def _run_tasks(
 
 
 def _read_plan(branch: TableBranch, tasks: Sequence[CompactTask]) -> ReadPlan:
-    """What `run_task` needs besides the store; picklable."""
+    """What `run_task` needs in addition to the store; picklable."""
     schema = branch.schema
     ids = {file.schema_id for task in tasks for split in task.reads for file in split.files}
     ids |= {file.schema_id for task in tasks if task.logs_changes for file in task.moved}

@@ -2,16 +2,18 @@
 
 Owns: `CompactTask` and `plan_compaction`. Primary-key tables compact as the format's other clients do ("universal"):
 the newest sorted runs of a bucket are merged into the level below them when there are
-``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones outgrow
+``num-sorted-run.compaction-trigger`` of them. All runs are merged when the newer ones outgrow
 ``compaction.max-size-amplification-percent`` of the oldest. With deletion vectors every plan takes all files of level
 0, whatever the triggers say, and names the older files in which their keys are looked up (`lookup`). Append tables
 concatenate small files, and rewrite files of which many rows are deleted.
 
 Invariants:
 - Deletes are dropped only where no older row lies below that they hide, and only where the table's merge engine allows
-  it (`MergeEngine.drops_deletes`): in the highest level, and with deletion vectors, which mark the older rows, in all.
+  it (`MergeEngine.drops_deletes`): that is in the highest level. With deletion vectors, which mark the older rows, it
+  is in all levels.
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name).
-- Files that a task writes overlap in their keys with no file that stays or is moved: a task merges neighbours only.
+- Files that a task writes do not overlap in their keys with any file that stays or is moved: a task merges only
+  neighbours.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from lakebed.table.read.vectors import has_option
 from lakebed.table.write.write_settings import file_settings
 
 DELETED_SHARE = 0.2
-"""An append file of whose rows deletion vectors delete at least this share is worth rewriting alone."""
+"""An append file is worth rewriting alone when deletion vectors delete at least this share of its rows."""
 
 SMALL_FILE_SHARE = 0.7
 """A file below this share of ``target-file-size`` is worth rewriting together with others."""
@@ -50,7 +52,7 @@ _NO_VECTORS: Mapping[str, VectorPlace] = {}
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Files of one bucket to become fewer. Picklable: executors run it with `run_task`."""
+    """Files of one bucket to be replaced by fewer. Picklable: executors run it with `run_task`."""
 
     split: Split
     """The files to rewrite, in merge order; may be empty when files are only moved."""
@@ -60,10 +62,12 @@ class CompactTask:
     moved: tuple[DataFile, ...] = ()
     """Files that only change their level."""
     logs_changes: bool = False
-    """Whether the changes of the rows of its level are written to changelog files."""
+    """Whether the changes of the rows of its output level are written to changelog files."""
     older: Split | None = None
-    """With deletion vectors: the files below the output, in which the keys of `split` are looked up and their rows
-    marked. None: no file there can have one of them."""
+    """With deletion vectors: the files below the output, for the lookup; None: no file there can have a key of `split`.
+
+    The keys of `split` are looked up in them, and their rows marked.
+    """
 
     @property
     def inputs(self) -> tuple[DataFile, ...]:
@@ -72,12 +76,12 @@ class CompactTask:
 
     @property
     def input_bytes(self) -> int:
-        """Encoded bytes that are read, those of older files not counted: of these mostly the keys are."""
+        """Encoded bytes to read, without older files, of which mostly only the keys are read."""
         return sum(file.file_size for file in self.split.files)
 
     @property
     def reads(self) -> tuple[Split, ...]:
-        """What the task reads."""
+        """The splits that the task reads."""
         return (self.split,) if self.older is None else (self.split, self.older)
 
 
@@ -93,11 +97,11 @@ def plan_compaction(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: the newest: keys, partition columns, options.
-        full: everything of a bucket that is not in its final form, whatever the triggers say.
+        full: everything in a bucket that is not in its final form, whatever the triggers say.
         vectors: where deletion vectors are, by name of the data file; a compaction applies them.
 
     Returns:
-        Any number of tasks a bucket, whose files are apart from each other.
+        Any number of tasks for each bucket; no two share a file.
     """
     if entries.num_rows == 0:
         return []
@@ -128,7 +132,7 @@ class _Bucket:
     schema: TableSchema
     options: TableOptions
     split: Split
-    """Without files."""
+    """The split of the bucket, without files."""
     total_buckets: int
     vectors: Mapping[str, VectorPlace]
 
@@ -142,7 +146,7 @@ class _Bucket:
             return []
         output_level = level_max
         if picked_count < len(runs):
-            # Level 0 cannot be an output: take newer runs in until the next older one leaves a level free above it.
+            # Level 0 cannot be an output: add newer runs until the next older run leaves a level free above it.
             while picked_count < len(runs) and runs[picked_count][0].level <= 1:
                 picked_count += 1
             output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
@@ -185,9 +189,10 @@ class _Bucket:
     ) -> tuple[list[list[DataFile]], list[DataFile]]:
         """Which of the files are merged with which, and which need only change their level (or nothing at all).
 
-        A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes that are to be
-        dropped, has keys to look up in `older`, or is so small that it should be joined with small neighbours. What is
-        merged together lies side by side: a file that stays between two others would overlap with their merge.
+        A file whose keys overlap with no other file is as good as merged. It is moved, unless it holds deletes that are
+        to be dropped, has keys to look up in `older`, or is so small that it should be joined with small neighbours.
+        Files that are merged together are adjacent in key order: a file that stayed between two of them would overlap
+        with their merge.
         """
         is_final = is_plain if engine.drops_deletes else states_deletes
         small_bytes = file_settings(self.schema).target_file_bytes * SMALL_FILE_SHARE
@@ -217,7 +222,10 @@ class _Bucket:
         return merged, [file for file in alone if file.level != output_level]
 
     def _look_up(self, files: Sequence[DataFile], older: Sequence[DataFile]) -> Split | None:
-        """The older files that may have keys of the new ones among some files; those of higher levels have none."""
+        """The older files that may have keys of the new files among `files`.
+
+        New are those of level 0; others need no lookup.
+        """
         fresh = [file for file in files if file.level == 0]
         _, matches = _sharing_keys(fresh, older, schema=self.schema)
         return _with_files(self.split, matches, self.vectors) if matches else None
@@ -250,7 +258,7 @@ def _choose_run_count(runs: Sequence[Sequence[DataFile]], options: TableOptions,
     """How many of a bucket's runs, newest first, are worth merging now; 0: none.
 
     Args:
-        all_new: take at least all of level 0.
+        all_new: take at least all runs of level 0.
     """
     trigger = options.get(COMPACTION_SORTED_RUN_TRIGGER)
     sizes = [sum(file.file_size for file in run) for run in runs]
@@ -265,7 +273,7 @@ def _choose_run_count(runs: Sequence[Sequence[DataFile]], options: TableOptions,
 
 
 def _grown(picked: int, sizes: Sequence[int], options: TableOptions) -> int:
-    """How many runs to merge when the newest `picked` are: older ones that are not much larger are taken in."""
+    """How many runs to merge when the newest `picked` runs are: older runs that are not much larger are added."""
     total = sum(sizes[:picked])
     while picked < len(sizes) and total * (100 + options.get(COMPACTION_SIZE_RATIO)) >= sizes[picked] * 100:
         total += sizes[picked]
@@ -313,7 +321,7 @@ def _files_to_rewrite(
     *,
     full: bool,
 ) -> Iterator[list[DataFile]]:
-    """Files outside of all packs that are worth rewriting alone."""
+    """Files that are in no pack and worth rewriting alone."""
     packed = {file.file_name for pack in packs for file in pack}
     for file in files:
         if file.file_name not in packed and _is_worn(file, vectors, full=full):
@@ -321,7 +329,7 @@ def _files_to_rewrite(
 
 
 def _is_worn(file: DataFile, vectors: Mapping[str, VectorPlace], *, full: bool) -> bool:
-    """Whether vectors delete many of a file's rows; with `full` any."""
+    """Whether vectors delete many rows of a file; with `full`, any row."""
     place = vectors.get(file.file_name)
     if place is None:
         return False
@@ -329,7 +337,7 @@ def _is_worn(file: DataFile, vectors: Mapping[str, VectorPlace], *, full: bool) 
 
 
 def _is_ordered(files: Sequence[DataFile]) -> bool:
-    """Whether sequence numbers order the files (numbered buckets); in bucket -1 every file starts at 0."""
+    """Whether sequence numbers order the files (numbered buckets). In bucket -1 every file starts at 0."""
     return len({file.min_sequence_number for file in files}) == len(files)
 
 

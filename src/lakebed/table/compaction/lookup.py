@@ -1,13 +1,14 @@
 """Merge new rows of a primary-key table, and find the older rows that they replace, in bounded memory.
 
 Owns: `Lookup`. In a table with deletion vectors a compaction does not rewrite the older files of a bucket: it looks up
-the keys of new rows in them, and marks the rows that they replace. Readers then need no merge.
+the keys of new rows in them, and marks the rows that are replaced. Readers then need no merge.
 
 Invariants:
-- A row is marked exactly when the merge writes another row of its key, or none, in its place.
+- A row is marked exactly when the merge writes another row of its key in its place, or none.
 - The result is that of a merge of all files: older rows take part with their sequence numbers, and with their values
-  where the merge engine makes rows of them. Where an older row wins, it stays where it is, and the new one is left out.
-- New and older files are read side by side in key order, as `read.merge_windows` does.
+  where the merge engine computes rows from them. Where an older row wins, it stays where it is, and the new one is left
+  out.
+- New and older files are read in parallel in key order, as `read.merge_windows` does.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Lookup:
     """One merge of new files with a lookup in older ones. Its `marks` are complete when `windows` is exhausted.
 
     Args:
-        store: of the table.
+        store: the table's store.
         newer: the files to merge, in merge order.
-        older: files of the same bucket and of lower levels; their deleted rows are left out.
+        older: files of the same bucket in the levels below the output; their deleted rows are left out.
         plan: schemas and the window's size; its columns and predicate are ignored.
     """
 
@@ -47,7 +48,7 @@ class Lookup:
         window_bytes = max(1, plan.window_bytes // (len(newer_runs) + len(older_runs)))
         fields = plan.schema.fields
         needed = {*plan.schema.trimmed_primary_keys, *(engine.order.columns if engine.order is not None else ())}
-        # An engine that keeps rows as they are needs the older ones only to compare them.
+        # An engine that keeps rows unchanged needs the older ones only to compare them.
         looked_up = tuple(field for field in fields if field.name in needed) if engine.replaces_rows else fields
         self._newer, self._lower = (
             [
@@ -63,7 +64,7 @@ class Lookup:
         self._marked: dict[int, list[Positions]] = defaultdict(list)
 
     def windows(self, *, keep_deletes: bool) -> Iterator[pa.Table]:
-        """As `read.merge_windows`, for the keys of the new files: merged with their older rows."""
+        """As `read.merge_windows`, for the keys of the new files, merged with their older rows."""
         newer, older = self._newer, self._lower
         while True:
             for cursor in (*newer, *older):
@@ -83,7 +84,7 @@ class Lookup:
                 yield window
 
     def marks(self) -> tuple[dict[str, bytes], list[DataFile]]:
-        """The rows to mark, by name of their file, as `BucketChange.vectors`, and the files without a row that is left.
+        """The rows to mark, by name of their file, as `BucketChange.vectors`; and the files in which no row is left.
 
         Cost: 1 GET for each of these files that has a vector.
         """
@@ -101,7 +102,7 @@ class Lookup:
         return vectors, emptied
 
     def _merge_rows(self, fresh: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]) -> pa.Table:
-        """The new rows, merged, and with the older rows of their keys; these are noted."""
+        """Merge the new rows with the older rows of their keys, and note the older rows that are replaced."""
         keys = np.unique(np.concatenate([codes for _, codes in fresh]))
         met = [match for match in (_of_keys(rows, codes, keys) for rows, codes in lower) if match.rows.num_rows]
         order = self._engine.order
@@ -128,7 +129,7 @@ class Lookup:
         return window if masks[-1] is None else window.filter(pa.array(masks[-1]))
 
     def _note(self, rows: pa.Table) -> None:
-        """Mark some rows of older files."""
+        """Note rows of older files to be marked."""
         files, positions = (rows.column(name).to_numpy() for name in (FILE, POSITION))
         for number in np.unique(files).tolist():
             self._marked[number].append(positions[files == number])
@@ -143,7 +144,7 @@ class _Met:
 
 
 def _of_keys(rows: pa.Table, codes: Codes, keys: Codes) -> _Met:
-    """The rows of some keys, which ascend."""
+    """The rows of some keys; `keys` ascend."""
     at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
     is_match: npt.NDArray[np.bool_] = keys[at] == codes
     return _Met(rows.filter(pa.array(is_match)), codes[is_match])

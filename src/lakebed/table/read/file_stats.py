@@ -1,9 +1,9 @@
-"""Which files cannot match a predicate, by their manifest entries alone: partitions, column bounds, null counts.
+"""Which files cannot match a predicate, by their manifest entries only: partitions, column bounds, null counts.
 
 Owns: `may_match`.
 
 Invariants:
-- False means that no row of the file matches; True means nothing.
+- False means that no row of the file matches; True proves nothing.
 - Statistics are found by field id, through schema evolution: a renamed column keeps its bounds, a widened one is
   compared in its new type, and a column added after the file was written is null in it.
 - Statistics that are missing or do not have the form of their schema prove nothing. Neither do bounds that older
@@ -31,14 +31,14 @@ from lakebed.table.model.types import arrow_schema, arrow_type, parse_type
 
 Mask = npt.NDArray[np.bool_]
 _FEW_ENTRIES = 64
-"""So many entries are grouped in less time one by one."""
+"""Up to this many entries are grouped faster one by one."""
 _IN_VALUES_MAX = 64
-"""An IN of more values is compared by its smallest and largest value only."""
+"""An IN of more values is compared only by its smallest and largest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is known about one column in some files, one element a file."""
+    """What is known about one column in some files, one element for each file."""
 
     low: pa.Array
     high: pa.Array
@@ -47,7 +47,10 @@ class _Bounds:
 
 
 def partition_columns(entries: pa.Table, schema: TableSchema) -> dict[str, pa.Array]:
-    """The partition values of some entries, by column name, one element an entry. Distinct partitions decode once."""
+    """The partition values of some entries, by column name, one element an entry.
+
+    Each distinct partition is decoded once.
+    """
     if not schema.partition_keys:
         return {}
     encoded = entries.column("partition").combine_chunks().dictionary_encode()
@@ -60,7 +63,7 @@ def partition_columns(entries: pa.Table, schema: TableSchema) -> dict[str, pa.Ar
 
 @dataclass(frozen=True, slots=True)
 class ColumnExtent:
-    """What all rows of some files have in one column."""
+    """The nulls and the extremes of one column over all rows of some files."""
 
     null_count: int
     is_exact: bool
@@ -75,9 +78,10 @@ def column_extent(
 ) -> ColumnExtent | None:
     """The nulls and the extremes of a column, where manifest entries state them exactly.
 
-    Exact are partition values, and in files whose entries have `STATS_VERSION` the null counts, and the bounds of
-    numbers, dates and timestamps. A zero among the extremes of floats is not: its sign is not that of the value. Bounds
-    of texts and bytes are not: they may be cut off, and a cut upper bound may be raised to a shorter text.
+    Partition values are exact. So are, in files whose entries have `STATS_VERSION`, the null counts, and the bounds of
+    numbers, dates and timestamps. A zero among the extremes of floats is not exact: its sign may not be that of the
+    value. Bounds of texts and bytes are not exact: they may be cut off, and a cut upper bound may be raised to a
+    shorter text.
 
     Args: as of `may_match`; every row of the files counts.
 
@@ -164,7 +168,7 @@ def may_match(
 def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, ...] | None]]:
     """Rows whose statistics have the same columns: same schema, same named columns, same arity."""
     stated, written = entries.column("value_stats_cols"), entries.column("write_cols")
-    # The arity of the rows: a file without statistics must not share a group with files that have them.
+    # Group also by the arity of the rows: a file without statistics must not share a group with files that have them.
     arity = pc.binary_slice(entries.column("value_stats_min"), 0, 4)
     members = [entries.column("schema_id"), pc.binary_join(stated, "\0"), pc.binary_join(written, "\0"), arity]
     if entries.num_rows <= _FEW_ENTRIES:
@@ -210,7 +214,7 @@ class _FileBounds:
         self._bounds: dict[str, _Bounds | None] = {}
 
     def of(self, name: str) -> _Bounds | None:
-        """None: nothing is known."""
+        """The bounds of a column; None: nothing is known."""
         if name not in self._bounds:
             self._bounds[name] = self._find(name)
         return self._bounds[name]
@@ -237,7 +241,7 @@ class _FileBounds:
         return bounds
 
     def null_counts(self, name: str) -> npt.NDArray[np.int64] | None:
-        """How many nulls each file has in a column; below zero: unknown; None: nothing is known."""
+        """How many nulls each file has in a column; negative: unknown; None: nothing is known."""
         row_counts: npt.NDArray[np.int64] = self.group.column("row_count").to_numpy()
         if name in self.partitions:
             return np.where(pc.is_null(self.partitions[name]).to_numpy(zero_copy_only=False), row_counts, 0)
@@ -260,13 +264,13 @@ class _FileBounds:
                 return None
         try:
             low, high = (decode_columns(side, types, [index])[0] for side in rows)
-            if parse_type(type_text).is_nested:  # no bounds, and members that may have come and gone
+            if parse_type(type_text).is_nested:  # no bounds, and its members may have been added and dropped
                 low = high = pa.nulls(self.count, arrow_type(type_text))
             low, high = (side.cast(arrow_type(type_text)) for side in _drop_doubtful(low, high, self.group))
         except pa.ArrowInvalid:
             return None
         nulls, row_counts = self._null_counts(stats, index), self.group.column("row_count").to_numpy()
-        # Null counts below zero are unknown.
+        # Negative null counts are unknown.
         has_null, has_value = nulls != 0, (nulls < 0) | (nulls < row_counts)
         return _Bounds(low, high, has_null, has_value)
 
@@ -282,11 +286,11 @@ class _FileBounds:
 
 
 def _drop_doubtful(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """The bounds, with null in place of those that may be wrong.
+    """The bounds, with null where they may be wrong.
 
-    Without `STATS_VERSION` these are not trusted: bounds of floats, because writers left parts with NaN out of the
-    file's bounds (lakebed before version 1, and clients that merge Parquet footers); upper bounds of bytes, because
-    writers left out parts whose greatest value begins with 16 bytes 0xFF.
+    Without `STATS_VERSION` two kinds of bounds are not trusted: bounds of floats, because writers ignored the bounds of
+    parts with NaN (lakebed before version 1, and clients that merge Parquet footers); and upper bounds of bytes,
+    because writers ignored parts whose greatest value begins with 16 bytes 0xFF.
     """
     if not (pa.types.is_floating(low.type) or pa.types.is_binary(low.type)):
         return low, high
@@ -299,7 +303,7 @@ def _drop_doubtful(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.A
 
 
 def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
-    """For each file, whether the predicate (if `negated`, its negation) may be true for some row."""
+    """For each file, whether the predicate may be true for some row; if `negated`, its negation."""
     if isinstance(bound, Not):
         return _possible(bound.part, known, negated=not negated)
     if isinstance(bound, And | Or):
@@ -311,7 +315,7 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
         return whole
     assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
     if isinstance(bound, In):
-        # No value is in an empty list, null included: the negation is true for every row.
+        # No value is in an empty list, not even null: the negation is true for every row.
         return np.full(known.count, negated, dtype=np.bool_)
     bounds = known.of(bound.column)
     if bounds is None:
@@ -336,13 +340,13 @@ _NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 def _true_or_unknown(condition: pa.Array) -> Mask:
-    """A condition over bounds; true where a bound is null, that is unknown."""
+    """Evaluate a condition over bounds; true where a bound is null, that is unknown."""
     mask: Mask = pc.fill_null(condition, True).to_numpy(zero_copy_only=False)
     return mask
 
 
 def _true(condition: pa.Array) -> Mask:
-    """A condition over bounds; false where a bound is null."""
+    """Evaluate a condition over bounds; false where a bound is null."""
     mask: Mask = pc.fill_null(condition, False).to_numpy(zero_copy_only=False)
     return mask
 

@@ -1,7 +1,8 @@
-"""The partitions of a version: what each has, and which have given values. Only manifests are read.
+"""The partitions of a version: what each contains, and which have given values. Only manifests are read.
 
-Owns: `partition_totals`, and values as they are asked for. Invariant: null equals null and NaN equals NaN;
-`have_values` and `are_among` compare values as they are stored, `equal_value` as SQL does, where -0.0 equals 0.0.
+Owns: `partition_totals`, and comparisons of partition values. Invariants: null equals null and NaN equals NaN.
+`have_values` and `are_among` compare values as they are stored; `equal_value` compares as SQL does, where -0.0 equals
+0.0.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def partition_totals(live: pa.Table) -> pa.Table:
 
 
 def have_values(partitions: pa.Array, values: Mapping[str, object], *, schema: TableSchema) -> pa.Array:
-    """Return for each partition whether some of its columns have given values; True where none is given.
+    """Return for each partition whether some of its columns have given values; True where no values are given.
 
     Args:
-        values: Python's or Arrow's values by partition column.
+        values: Python or Arrow values by partition column.
 
     Raises `InvalidRequest`: as `partition_scalars`.
     """
@@ -52,7 +53,7 @@ def have_values(partitions: pa.Array, values: Mapping[str, object], *, schema: T
 
 
 def are_among(partitions: pa.Array, wanted: Sequence[Mapping[str, object]], *, schema: TableSchema) -> pa.Array:
-    """Return for each partition whether it is one of those wanted, each by the values of all partition columns.
+    """Return for each partition whether it is among `wanted`; each of these gives the values of all partition columns.
 
     Raises `InvalidRequest`: as `partition_scalars`, and a column has no value.
     """
@@ -79,7 +80,7 @@ def _are_among(
 
 
 def equal_value(column: pa.Array | pa.ChunkedArray, value: pa.Scalar) -> pa.Array | pa.ChunkedArray:
-    """Return where a partition column has a value, as SQL compares: NaN equals NaN, and null is the partition null."""
+    """Return where a partition column has a value, compared as in SQL: NaN equals NaN, null is the partition null."""
     if not value.is_valid:
         return pc.is_null(column)
     if pa.types.is_floating(value.type) and value.as_py() != value.as_py():
@@ -88,7 +89,7 @@ def equal_value(column: pa.Array | pa.ChunkedArray, value: pa.Scalar) -> pa.Arra
 
 
 def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -> dict[str, pa.Scalar]:
-    """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
+    """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are parsed.
 
     Raises `InvalidRequest`: not a partition column, or a value of another type.
     """
@@ -117,5 +118,5 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
     if isinstance(value, str) and pa.types.is_time(kind):  # Arrow (26.0) has no such cast
         value = datetime.time.fromisoformat(value)
     if pa.types.is_decimal(kind) and isinstance(value, int) and not isinstance(value, bool):
-        value = decimal.Decimal(value)  # Arrow asks for room for any integer
+        value = decimal.Decimal(value)  # Arrow's cast wants digits for any 64-bit integer
     return pa.scalar(value).cast(kind)

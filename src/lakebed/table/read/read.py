@@ -37,23 +37,25 @@ from lakebed.table.read.source_file import SourceFile, data_path, open_source
 from lakebed.table.read.vectors import NO_POSITIONS
 
 BATCH_ROWS = 65_536
-"""Rows a record batch at most."""
+"""Most rows of a record batch."""
 
 ONE_SHOT_BYTES_MAX = 96 * 1024 * 1024
-"""Encoded bytes up to which `read_split_table` merges a split whole: fastest, and takes about five times this in
-memory. Larger splits go through the streaming merge."""
+"""Encoded bytes up to which `read_split_table` merges a split at once.
+
+That is fastest, and takes about five times this in memory. Larger splits go through the streaming merge.
+"""
 
 WINDOW_BYTES = 128 * 1024 * 1024
-"""Arrow bytes that a streaming merge reads ahead over all its runs."""
+"""Arrow bytes that a streaming merge reads ahead, in all its runs together."""
 
 POSITION = "\0position"
-"""A column of numbers of rows in their file; no column of a table has this name."""
+"""Name of a column with each row's number in its file; no column of a table has this name."""
 
 FILE = "\0file"
-"""A column of positions of files in their split; no column of a table has this name."""
+"""Name of a column with each file's position in its split; no column of a table has this name."""
 
 ENCODED_TO_ARROW = 4
-"""Approximate ratio of a row's size in memory to its size in a file; used to size windows only."""
+"""Approximate ratio of a row's size in memory to its size in a file; used only to size windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class ReadPlan:
     """What to read of every split. Picklable."""
 
     schema: TableSchema
-    """Its names and types are those of the result."""
+    """The schema with the names and types of the result."""
     schemas: Mapping[int, TableSchema]
-    """By id: the schemas that files were written with."""
+    """The schemas that files were written with, by id."""
     columns: tuple[str, ...]
     """Columns of the result, in order."""
     where: Predicate | None = None
@@ -106,7 +108,8 @@ def read_split(
         Batches with `plan.columns`; merged splits in key order.
 
     Raises `NotFound`: a file is gone because its version expired; `Corruption`: a file is not readable, or differs from
-    its manifest entry. Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
+    its manifest entry. Cost: 1 GET for a small file; for a large one 1 or 2 for the footer and then at least 1 for each
+    row group.
     """
     tables = _merge_files(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
     for table in tables:
@@ -128,7 +131,7 @@ def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, thread
 
 
 def _finish(table: pa.Table, plan: ReadPlan) -> pa.Table:
-    """Apply the predicate to whole rows, then keep the columns asked for."""
+    """Apply the predicate to whole rows, then keep the requested columns."""
     if plan.where is not None and table.num_rows:
         table = filter_rows(table, plan.where)
     return table.select(plan.columns)
@@ -138,7 +141,7 @@ def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
     """Rows for which the predicate is true, in their order."""
     if not is_small(where):
         return table.filter(mask_of(where, table))
-    from pyarrow import acero  # loads all of Arrow's dataset module
+    from pyarrow import acero  # loads Arrow's whole dataset module
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
@@ -160,7 +163,7 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
 
 
 def read_with_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> Iterator[tuple[DataFile, pa.Table]]:
-    """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
+    """As `read_split`, for a split that needs no merge: the rows of one file each, with the column `POSITION` last."""
     for file in split.files:
         source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
         groups = source.row_groups(plan.where)
@@ -180,7 +183,7 @@ def _source(
     is_whole: bool = False,
     window_bytes: int = WHOLE_FILE_BYTES_MAX,
 ) -> SourceFile:
-    """Open a file for a plan; `fields` None: for `plan.decoded`; `is_whole`: all its rows are wanted."""
+    """Open a file for a plan. `fields` None: `plan.decoded`; `is_whole`: all rows of the file are needed."""
     key_part = plan.key_part if plan.schema.primary_keys and not is_whole else None
     fields = plan.decoded if fields is None else fields
     return open_source(
@@ -192,9 +195,9 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
     """The positions, in each file, of the rows for which the plan's predicate is true. Deleted rows are left out.
 
     Args:
-        split: that needs no merge.
+        split: a split that needs no merge.
 
-    Raises as `read_split`. Cost: as reading the columns of the predicate. Memory: those of one row group.
+    Raises as `read_split`. Cost: as reading the columns of the predicate. Memory: those columns of one row group.
     """
     assert plan.where is not None
     for file in split.files:
@@ -214,7 +217,7 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
 def _merge_at_once(
     store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool, with_sequences: bool = False
 ) -> pa.Table:
-    """Decode all runs and merge them; where the engine keeps rows unchanged, each run keeps its own order."""
+    """Decode all runs and merge them. Where the engine keeps rows unchanged, each run keeps its own order."""
     runs = sort_into_runs(split.files, schema=plan.schema)
     engine = plan.engine
     with_sequences = with_sequences or engine.order is not None or not _are_in_sequence(runs)
@@ -237,7 +240,7 @@ def _merge_at_once(
             continue
         _check_sorted(run_codes, path=data_path(split, run[0]) if len(run) == 1 else split.folder)
         if not with_sequences:
-            # A key occurs twice in a file: sequence numbers are needed to order its rows.
+            # A key occurs twice in a file, so sequence numbers are needed to order its rows.
             return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
         is_repeated = True
     sequences = sequences_of(tables, engine.order) if with_sequences else None
@@ -254,7 +257,7 @@ def _merge_at_once(
 
 
 def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
-    """Whether the sequence numbers of every run are above those of all runs before it, so they need not be read."""
+    """Whether the sequence numbers of every run are above those of all earlier runs; then they need not be read."""
     highest = -1
     for run in runs:
         if min(file.min_sequence_number for file in run) <= highest:
@@ -264,7 +267,7 @@ def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
 
 
 def _check_sorted(codes: Codes, *, path: str) -> None:
-    """Refuse a file whose keys descend. Equal keys are allowed: some writers do not deduplicate a batch."""
+    """Raise for a file whose keys descend. Equal keys are allowed: some writers do not deduplicate a batch."""
     if not bool(np.all(codes[1:] >= codes[:-1])):
         raise Corruption(
             f"The rows of {path} are not sorted by key, as the rows of a data file must be, so they cannot be merged.",
@@ -285,7 +288,7 @@ def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def sequences_of(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[npt.NDArray[np.int64]]:
-    """A number for every row, greater for later rows of a key, comparable over all tables."""
+    """A number for each row: greater for later rows of a key, and comparable over all tables."""
     numbers = [_numbers(table, SEQUENCE_COLUMN) for table in tables]
     if order is None:
         return numbers
@@ -312,13 +315,13 @@ def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[p
 
 @dataclass(slots=True)
 class Cursor:
-    """A stream of rows sorted by key: the rows read and not yet used, and the parts to come."""
+    """A stream of rows sorted by key: the rows that were read and not used yet, and the parts still to come."""
 
     batches: Iterator[tuple[str, pa.Table]]
     """The parts to come, each with the path of its file."""
     rows: pa.Table
     path: str = ""
-    """Of the file read last."""
+    """Path of the file that was read last."""
     wants_more: bool = True
     """All of `rows` have one key, and the next part may have more rows of it."""
     is_last: bool = False
@@ -340,7 +343,7 @@ class Cursor:
         """Take the first `end` rows out."""
         head, rest = self.rows.slice(0, end), self.rows.slice(end)
         if wants_more and rest.num_rows:
-            # A copy, usually of one row, so that the rest of its part can be freed.
+            # Copy the rest, usually one row, so that the rest of its part can be freed.
             rest = rest.take(pa.array(np.arange(rest.num_rows)))
         self.rows, self.wants_more = rest, wants_more
         return head
@@ -357,8 +360,8 @@ def merge_windows(
 ) -> Iterator[pa.Table]:
     """Merge the runs of a split in bounded memory.
 
-    Each step reads ahead in every run and merges all rows below the least of the last keys read: no run has an unread
-    row below it. The run may have more rows of that key itself, if its writer did not deduplicate.
+    Each step reads ahead in every run. It merges all rows below the least of the runs' last keys: no run has an unread
+    row below that key. A run may have more rows with that very key, if its writer did not deduplicate.
 
     Args:
         split: files in merge order.
@@ -401,7 +404,7 @@ def read_unmerged(
 ) -> Iterator[pa.Table]:
     """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last.
 
-    Of the plan's predicate the part on keys applies.
+    The part on keys of the plan's predicate applies.
     """
     cursor = run_cursor(
         store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes, where=plan.key_part
@@ -411,13 +414,16 @@ def read_unmerged(
 
 
 def without_deletes(rows: pa.Table) -> pa.Table:
-    """Merged rows, with `KIND_COLUMN`, without those that delete their key."""
+    """Merged rows with `KIND_COLUMN`, without the rows that delete their key."""
     mask = _without_deletes(_numbers(rows, KIND_COLUMN), None)
     return rows if mask is None else rows.filter(pa.array(mask))
 
 
 def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
-    """Take from each cursor, all filled, the rows below the least key that may have more rows, and their codes."""
+    """From each filled cursor, take the rows below the least key that may have more rows.
+
+    Return them and their codes.
+    """
     codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
     bound = min((run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last), default=None)
     heads = []
@@ -456,11 +462,11 @@ def run_cursor(
     """A stream of the rows of a sorted run that are not deleted.
 
     Args:
-        split: that `run` is of.
-        plan: schemas, and what its predicate says of keys if `where` is not None.
+        split: the split that `run` belongs to.
+        plan: schemas; and if `where` is not None, the part on keys of its predicate.
         fields: columns to decode; `SYSTEM_COLUMNS` follow.
-        window_bytes: Arrow bytes that it reads ahead, about.
-        where: only rows for which it is true; it implies what the plan's predicate says of keys.
+        window_bytes: approximate Arrow bytes to read ahead.
+        where: only rows for which it is true; it implies the part on keys of the plan's predicate.
         numbered: add the columns `FILE` and `POSITION`; then `where` is None.
     """
     numbers = {file.file_name: number for number, file in enumerate(split.files)} if numbered else {}
@@ -493,15 +499,15 @@ def newest_survives(engine: MergeEngine) -> bool:
 def early_filters(
     runs: Sequence[Sequence[DataFile]], *, where: Predicate | None, key_part: Predicate | None, engine: MergeEngine
 ) -> list[Predicate | None]:
-    """For each run of a merge, oldest first, the predicate that its rows may be filtered by before the merge.
+    """For each run of a merge, oldest first, the predicate by which its rows may be filtered before the merge.
 
-    A filter on key columns alone decides about all rows of a key alike, so it applies to every run. Any other may leave
-    out a row only where no older row of its key remains: that one would reappear. So where the newest row of a key
-    survives as it is, the whole filter applies to the oldest run. Runs are compared by their sequence numbers; where
-    these overlap, neither is the older one.
+    A filter on key columns alone treats all rows of a key alike, so it applies to every run. Any other filter may drop
+    a row only if no older row of its key remains: that one would reappear. So where the newest row of a key survives
+    unchanged, the whole filter applies to the oldest run. Runs are compared by their sequence numbers; where these
+    overlap, neither run is the older one.
 
     Args:
-        where: of the merged rows.
+        where: the predicate on merged rows.
         key_part: the part of it on key columns alone.
     """
     filters = [key_part] * len(runs)
@@ -510,7 +516,7 @@ def early_filters(
     oldest = runs[0]
     newer = [file.min_sequence_number for run in runs[1:] for file in run]
     is_older = not newer or max(file.max_sequence_number for file in oldest) < min(newer)
-    # Level-0 files of other clients may have a key twice, and so an older row of it.
+    # A level-0 file of another client may have a key twice, and so contain an older row of it.
     if is_older and all(map(states_deletes, oldest)):
         filters[0] = where
     return filters

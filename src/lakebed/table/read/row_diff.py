@@ -1,6 +1,6 @@
 """The rows that differ between two sets of splits: by key, or whole rows as a multiset. Knows no snapshots.
 
-Owns: `diff_splits`, the comparisons it is made of, and `group_splits`: which splits are compared with each other.
+Owns: `diff_splits`, the comparisons that it uses, and `group_splits`: which splits are compared with each other.
 Invariants: both sides are read with one plan, so they have the same columns; a key is in one group.
 """
 
@@ -29,7 +29,7 @@ from lakebed.table.read.read import Cursor, ReadPlan, cut_complete, read_split, 
 Positions = npt.NDArray[np.int64]
 
 Parts = tuple[pa.Table, pa.Table, pa.Table, pa.Table]
-"""Added, removed, changed as it was, changed as it is."""
+"""Rows added, rows removed, changed rows before the change, changed rows after it."""
 
 
 def diff_splits(
@@ -64,10 +64,11 @@ def diff_buckets(
 ) -> Iterator[Parts]:
     """Compare the rows of a group of a primary-key table by their keys, bucket by bucket.
 
-    A key of dynamic buckets is in one bucket of a version, and may be in another one of another version: an overwrite
-    forgets where its keys were. What goes from one bucket and comes in another is one row, changed or the same.
+    With dynamic buckets a key is in one bucket in each version, and may be in different buckets in two versions,
+    because an overwrite forgets the buckets of its keys. A row that disappears from one bucket and appears in another
+    is one row, changed or unchanged.
 
-    Args: as `diff_splits`. Memory: windows; with dynamic buckets also what goes and comes.
+    Args: as `diff_splits`. Memory: windows; with dynamic buckets also the rows that disappear or appear.
     """
     schema, keys = plan.schema, plan.schema.primary_keys
     goes, comes = [], []
@@ -96,7 +97,7 @@ def group_splits(
 
 
 def refuse_nested_keys(fields: Iterable[DataField]) -> None:
-    """Raise `InvalidRequest` for columns by whose values rows cannot be paired."""
+    """Raise `InvalidRequest` for columns whose values cannot be used to pair rows."""
     for field in fields:
         kind = parse_type(field.type)
         if kind.is_nested or kind.root in ("VARIANT", "BLOB"):
@@ -122,8 +123,8 @@ def diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], values: S
     """Compare rows by key.
 
     Args:
-        before, after: with the same columns; a key is in each at most once.
-        values: the columns whose values make a row a changed one.
+        before, after: with the same columns; each has a key at most once.
+        values: the columns that make a row a changed one when their values differ.
 
     Raises `InvalidRequest`: the keys are not unique.
     """
@@ -177,7 +178,7 @@ def _diff_windows(
 
 
 def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
-    """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
+    """Compare whole rows as a multiset: a row is added as many times as the newer version has more of it."""
     rows = pa.concat_arrays([_encode(before, schema.fields), _encode(after, schema.fields)]).dictionary_encode()
     codes = rows.indices.to_numpy()
     old, new = codes[: before.num_rows], codes[before.num_rows :]

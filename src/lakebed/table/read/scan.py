@@ -5,8 +5,8 @@ lakebed can read a table (`check_readable`).
 
 Invariants:
 - Pruning drops only files without matching rows. Predicates on partitions drop files in all tables; predicates on key
-  columns drop files by key range; other predicates drop a file by its statistics only if no older row of a key can
-  reappear: it needs no merge, or `splits.find_unneeded` says so.
+  columns drop files by key range. Other predicates drop a file by its statistics only if no older row of a key can
+  reappear: the file needs no merge, or `splits.find_unneeded` says so.
 - A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
 """
 
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
-"""Splits decoded at the same time by `Scan.to_arrow`."""
+"""Splits that `Scan.to_arrow` decodes at the same time."""
 
 
 class RowOptions(TypedDict, total=False):
-    """The columns and rows to read of a version, as keywords."""
+    """Which columns and rows of a version to read, as keywords."""
 
     columns: str | Sequence[str] | None
-    """One name, or several in the order wanted; None: all."""
+    """One name, or several in the order of the result; None: all."""
     where: Predicate | str | None
     """A predicate or its text, such as ``carrier = 'UA' AND month >= 2``."""
     limit: int | None
-    """At most so many rows, of which any may come; files are opened until there are enough."""
+    """At most this many rows, of which any may come; files are opened until there are enough."""
 
 
 class ReadOptions(RowOptions, total=False):
@@ -81,14 +81,14 @@ class ReadOptions(RowOptions, total=False):
 
 
 class Scan:
-    """A read of one snapshot. It is planned once, when first needed; data files are read only when rows are.
+    """A read of one snapshot. It is planned once, when first needed; data files are opened only when rows are read.
 
     Args:
-        branch: whose files are read.
-        snapshot: to read; None: a table without snapshots, which has no rows.
-        schema: whose columns are returned.
+        branch: the branch whose files are read.
+        snapshot: the snapshot to read; None: a table without snapshots, which has no rows.
+        schema: the schema whose columns are returned.
         rows: which columns and rows.
-        merges_new: rows of level 0 are merged, also where readers leave them out (`vectors.skips_level_0`).
+        merges_new: merge rows of level 0 also where readers leave them out (`vectors.skips_level_0`).
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Scan:
         Raises `InvalidRequest`: options of the table's merge engine contradict each other or its columns.
         """
         if self.table_schema.primary_keys:
-            engine_of(self.table_schema)  # refused at once, and not with the first split that needs a merge
+            engine_of(self.table_schema)  # refuse at once, not at the first split that needs a merge
         ids = {*self._entries.column("schema_id").unique().to_pylist(), self.table_schema.id}
         schemas = {schema_id: self._schema_of(schema_id) for schema_id in sorted(ids)}
         return ReadPlan(schema=self.table_schema, schemas=schemas, columns=self._columns, where=self._where)
@@ -257,10 +257,10 @@ class Scan:
         return prune_files(self._visible(entries), where=where, schema=schema, schema_of=self._schema_of)
 
     def _visible(self, entries: pa.Table) -> pa.Table:
-        """Without files that no client reads: in primary-key tables with deletion vectors, those of level 0.
+        """Leave out files that no client reads: in primary-key tables with deletion vectors, those of level 0.
 
         The rows of a level-0 file become visible when a compaction has marked the older rows of their keys; with the
-        option ``deletion-vectors.merge-on-read`` at once.
+        option ``deletion-vectors.merge-on-read`` they are visible at once.
         """
         if not self._skips_new:
             return entries
@@ -271,7 +271,7 @@ class Scan:
         keys = self.table_schema.primary_keys
         judged = bool(keys) and self._where is not None and self._entries.num_rows > 0
         if self._where is not None and columns_of(self._where) <= set(keys):
-            judged = False  # `prune_files` has looked at keys and partitions
+            judged = False  # `prune_files` has judged keys and partitions already
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
@@ -293,7 +293,7 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
     """Plan a read of a version; see `Table.scan`.
 
     Raises:
-        InvalidRequest: a version, a tag and a time, or two of them, are given; columns or a predicate that do not fit.
+        InvalidRequest: more than one of version, tag and time is given; or columns or a predicate do not fit.
         NotFound: no such version.
     """
     check_keywords(options, ReadOptions)
@@ -325,8 +325,8 @@ def scan_snapshot(
 
     Args:
         snapshot: None for a table without a snapshot, which has no rows.
-        schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
-        merges_new: see `Scan`: for those who change rows by what they read.
+        schema_id: the schema whose columns are returned (time travel: the snapshot's own); None: the newest schema.
+        merges_new: see `Scan`: for callers that change rows on the basis of what they read.
     """
     schema = branch.schema
     if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:

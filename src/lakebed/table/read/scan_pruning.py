@@ -44,7 +44,7 @@ def prune_manifests(metas: Sequence[ManifestMeta], *, where: Predicate, schema: 
     part = only_on(where, schema.partition_keys)
     if part is None or not metas:
         return frozenset(meta.file_name for meta in metas)
-    # A manifest is treated as a file whose statistics are those of its partition columns.
+    # A manifest is judged like a file whose statistics are those of its partition columns.
     judged = _as_entries(metas, columns=schema.partition_keys, schema_id=schema.id)
     plain = replace(schema, partition_keys=(), primary_keys=())
     may = may_match(judged, part, schema=plain, schema_of=lambda _: plain)
@@ -52,7 +52,7 @@ def prune_manifests(metas: Sequence[ManifestMeta], *, where: Predicate, schema: 
 
 
 def prune_files(entries: pa.Table, *, where: Predicate, schema: TableSchema, schema_of: SchemaOf) -> pa.Table:
-    """The files that may hold a matching row or, in a primary-key table, may take part in the merge of one."""
+    """The files that may hold a matching row or, in a primary-key table, may be needed to merge one."""
     entries = prune_partitions(entries, where=where, schema=schema, schema_of=schema_of)
     if all(columns_of(part) <= set(schema.partition_keys) for part in conjuncts(where)):
         return entries
@@ -63,7 +63,7 @@ def prune_files(entries: pa.Table, *, where: Predicate, schema: TableSchema, sch
 
 
 def prune_partitions(entries: pa.Table, *, where: Predicate, schema: TableSchema, schema_of: SchemaOf) -> pa.Table:
-    """Drop partitions that cannot hold a matching row. Cost: one look at each partition, not at each file."""
+    """Drop partitions that cannot hold a matching row. Cost: one test for each partition, not for each file."""
     part = only_on(where, schema.partition_keys)
     if part is None or entries.num_rows == 0:
         return entries
@@ -109,7 +109,7 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
 
 
 def _as_entries(metas: Sequence[ManifestMeta], *, columns: Sequence[str], schema_id: int) -> pa.Table:
-    """Manifests in the shape of file entries, with their partition statistics as value statistics."""
+    """Manifests in the form of file entries, with their partition statistics as value statistics."""
     constants: dict[str, Any] = {
         "kind": 0, "partition": EMPTY_ROW, "bucket": 0, "total_buckets": 1, "file_size": 0, "row_count": 2**62,
         "min_key": EMPTY_ROW, "max_key": EMPTY_ROW, "key_stats_min": EMPTY_ROW, "key_stats_max": EMPTY_ROW,

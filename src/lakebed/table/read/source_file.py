@@ -1,9 +1,9 @@
-"""One data file of a split: where it is, its rows without the deleted ones, and its columns as a plan names them.
+"""One data file of a split: its location, its rows without the deleted ones, and its columns as a plan names them.
 
 Owns: `SourceFile` and `open_source`. Invariants:
 - A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
   from that schema are null, narrower types are widened.
-- A filter leaves out row groups and, where it is one on the key, rows: only such as do not match it.
+- A filter leaves out row groups and, if it is a filter on the key, rows: only ones that do not match it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from lakebed.table.model.types import arrow_schema, arrow_type, parse_type
 from lakebed.table.read.vectors import NO_POSITIONS, LiveRows, load_positions
 
 KEY_READ_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Files up to this size are fetched whole also for a filter on the key, which needs few row groups of a larger one."""
+"""Files up to this size are fetched whole even for a filter on the key.
+
+Of a larger file such a filter needs few row groups.
+"""
 
 KEY_READ_GROUPS_MAX: Final = 2
-"""Row groups left by a filter on the key, up to which the columns of the key are decoded first."""
+"""If a filter on the key leaves at most this many row groups, the columns of the key are decoded first."""
 
 KEY_READ_GROUP_ROWS_MAX: Final = 1 << 20
-"""Rows of such a row group at most: its key is decoded at once, whatever the window of a streaming read."""
+"""Most rows of such a row group: its key is decoded at once, whatever the window of a streaming read."""
 
 KEY_READ_ROWS: Final = 16_384
-"""Rows of the other columns that are decoded at a time then."""
+"""Rows of the other columns that are then decoded at a time."""
 
 
 def open_source(
@@ -52,10 +55,10 @@ def open_source(
     """Open a file of a split.
 
     Args:
-        schemas: that files were written with, by id.
-        fields: columns to decode; those of the predicates of reads are among them.
-        key_part: what a read's predicate says of key columns alone; None: nothing. With it, a file above
-            `KEY_READ_BYTES_MAX` is fetched in pieces, and few rows of it may be decoded.
+        schemas: the schemas that files were written with, by id.
+        fields: columns to decode; they include those of the predicates of reads.
+        key_part: the part of a read's predicate on key columns alone; None: there is none. With it, a file above
+            `KEY_READ_BYTES_MAX` is fetched in pieces, and few of its rows may be decoded.
         window_bytes: as of `open_data_file`.
 
     Raises and cost: as `open_data_file`; 1 GET more when the file has a deletion vector.
@@ -83,9 +86,9 @@ def open_in_folders(
     """Open a data file where it is: outside the table, or in one of its bucket's folders.
 
     Args:
-        folders: of the bucket, the one for new files first.
+        folders: of the bucket, the folder for new files first.
 
-    Raises `NotFound`: no folder has it; the message has its path in the first.
+    Raises `NotFound`: no folder has the file; the message has its path in the first folder.
     """
 
     def open_at(place: ObjectStore, path: str) -> OpenDataFile:
@@ -104,7 +107,7 @@ def open_in_folders(
                 return open_at(store, path)
             except NotFound:
                 continue
-            except InvalidRequest as refused:  # another spelling has a character that this store takes in no path
+            except InvalidRequest as refused:  # another spelling has a character that this store allows in no path
                 if refused.kind != "invalid_path":
                     raise
         raise
@@ -139,11 +142,11 @@ class SourceFile:
 
     @property
     def live(self) -> LiveRows:
-        """The file with the positions of its rows."""
+        """The file without its deleted rows."""
         return self._opened if isinstance(self._opened, LiveRows) else LiveRows(self._opened, NO_POSITIONS)
 
     def table(self, where: Predicate | None, *system: str, threads: bool = False) -> pa.Table:
-        """The rows of the file, at once: as `batches`."""
+        """The rows of the file, at once; arguments as `batches`."""
         groups = self.row_groups(where)
         if (first := self._groups_by_key(groups)) is not None:
             tables = [rows for group in first for rows in self._with_keys(group, system, threads=threads)]
@@ -154,12 +157,13 @@ class SourceFile:
         return self.adapt(rows, *system)
 
     def batches(self, where: Predicate | None, *system: str, batch_rows: int) -> Iterator[pa.Table]:
-        """The rows of the file, at most so many at a time, `system` columns last.
+        """The rows of the file, at most `batch_rows` at a time, `system` columns last.
 
         Rows for which `where` is not true may be left out; the caller filters the others.
 
         Cost: as `OpenDataFile.batches`, for the row groups that `where` leaves. If these are few and `key_part` is
-        known, the columns of the key are decoded first, and of the others the rows up to the last that it is true for.
+        known, the columns of the key are decoded first; of the other columns only the rows up to the last match are
+        decoded.
         """
         groups = self.row_groups(where)
         if (first := self._groups_by_key(groups)) is not None:
@@ -177,7 +181,7 @@ class SourceFile:
         return SourceFile(self._opened, self._file, self._split, self._schemas, fields, None)
 
     def _groups_by_key(self, groups: list[int] | None) -> Sequence[int] | None:
-        """The row groups whose key is decoded first; None: the columns of all are decoded together."""
+        """The row groups whose key is decoded first; None: all columns are decoded together."""
         if self._key_part is None or self._file.row_count <= KEY_READ_ROWS:
             return None
         candidates = range(self._opened.row_group_count) if groups is None else groups
@@ -186,13 +190,13 @@ class SourceFile:
             or max(map(self._rows_of, candidates), default=0) > KEY_READ_GROUP_ROWS_MAX
         ):
             return None
-        return candidates if self._keys().names() else None  # files of other writers may lack columns of the partition
+        return candidates if self._keys().names() else None  # files of other writers may lack partition columns
 
     def _rows_of(self, group: int) -> int:
         return int(self._opened.metadata.row_group(group).num_rows)
 
     def _with_keys(self, group: int, system: Sequence[str], *, threads: bool = False) -> Iterator[pa.Table]:
-        """The rows of a row group from the first whose key matches to the last."""
+        """The rows of a row group from the first whose key matches up to the last."""
         assert self._key_part is not None
         keys = self._keys()
         decoded = self._opened.read(columns=keys.names(), row_groups=[group])
@@ -203,7 +207,7 @@ class SourceFile:
         names = [name for name in self.names(*system) if name not in decoded.column_names]
         if not names:
             yield self.adapt(decoded.slice(first, stop - first))
-        elif threads and 2 * stop > decoded.num_rows:  # all rows by two threads take no longer than half of them by one
+        elif threads and 2 * stop > decoded.num_rows:  # two threads decode all rows as fast as one decodes half of them
             others = self._opened.read(columns=names, row_groups=[group], threads=True)
             yield self.adapt(_join_columns(others, decoded).slice(first, stop - first), *system)
         else:
@@ -218,7 +222,7 @@ class SourceFile:
                     return
 
     def names(self, *system: str) -> list[str]:
-        """The names of the columns in the file, without those that it lacks; `system` first."""
+        """The names of the columns that the file has; `system` first."""
         column_names = set(self._opened.column_names)
         names = [name for name in self._name_in_file.values() if name is not None and name in column_names]
         return [*system, *names]
@@ -226,7 +230,7 @@ class SourceFile:
     def row_groups(self, where: Predicate | None) -> list[int] | None:
         """Row groups whose statistics do not exclude a match; None: all.
 
-        Used are those conjuncts whose columns `_have_bounds`.
+        Only conjuncts on columns that satisfy `_have_bounds` are used.
         """
         data_file = self._opened
         if where is None or data_file.row_group_count < 2:
@@ -237,9 +241,9 @@ class SourceFile:
         return data_file.row_groups_for(to_arrow(used, arrow_schema(self._fields)))
 
     def _have_bounds(self, names: Iterable[str]) -> bool:
-        """Whether some columns have the same names and types in the file as in the plan, and none of them floats.
+        """Whether some columns have the same names and types in the file as in the plan, and none of them is a float.
 
-        The file's statistics leave out NaN, which may match a negated predicate. Timestamps in INT96 have no zone, and
+        The file's statistics ignore NaN, which may match a negated predicate. Timestamps in INT96 have no zone, and
         Arrow does not compare them with those that have one.
         """
         by_name = {column.name: column for column in self._fields}
@@ -273,7 +277,7 @@ class SourceFile:
         return pa.table([*columns, *(table.column(name) for name in system)], names=[*names, *system])
 
     def _constant(self, column: DataField, target: pa.DataType, row_count: int) -> pa.ChunkedArray:
-        """A column that the file does not have: the value of its partition, or nulls."""
+        """The values of a column that the file does not have: the value of its partition, or nulls."""
         value = self._split.partition_values.get(column.name)
         if value is None:
             return pa.chunked_array([pa.nulls(row_count, target)])
@@ -287,7 +291,7 @@ def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 def _carry(column: pa.ChunkedArray, stored: str, wanted: str, folder: str) -> pa.ChunkedArray:
-    """A column of a file in the type that it has now."""
+    """A column of a file in the column's present type."""
     target = arrow_type(wanted)
     try:
         if stored != wanted and parse_type(wanted).is_nested:

@@ -1,17 +1,17 @@
-"""Deletion vectors: which rows of a data file are deleted, though the file still holds them.
+"""Deletion vectors: which rows of a data file are deleted, although the file still holds them.
 
 Owns: the bytes of index files of vectors (`encode_vectors`, `load_positions`), where the vectors of a snapshot are
 (`vectors_of`), and a data file without its deleted rows (`LiveRows`). An index file is a version byte and then vectors:
 length, magic number, Roaring bitmap, and the CRC-32 of the last two. DO NOT CHANGE: on disk, shared with other clients.
 
 Invariants:
-- A position is the number of a row in its file, from 0 on, whatever row groups and columns are read.
+- A position is the number of a row in its file, counted from 0, whatever row groups and columns are read.
 - lakebed writes 32-bit bitmaps, and reads 64-bit ones too.
 - A vector whose length, magic number or checksum is wrong is `Corruption`: a deleted row never returns.
-- Which files have vectors is decided by the index manifest. In a primary-key table, the option must be set too:
-  otherwise its index manifest names the keys of dynamic buckets, and is not read.
-- In a primary-key table a compaction marks the older row of every key that it takes out of level 0 (`lookup`), so above
-  level 0 a key has one row that is not marked, at most.
+- The index manifest decides which files have vectors. In a primary-key table the option must be set too: otherwise its
+  index manifest names the keys of dynamic buckets, and is not read.
+- In a primary-key table a compaction marks the older row of every key that it moves out of level 0 (`lookup`). So above
+  level 0 a key has at most one row that is not marked.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def load_positions(store: ObjectStore, place: VectorPlace) -> Positions:
 
 
 def decode_vector(body: bytes, place: VectorPlace) -> Positions:
-    """The positions in the bytes of an index file from `VectorPlace.offset` on. Raises `Corruption`."""
+    """Decode the positions from the bytes of an index file from `VectorPlace.offset` on. Raises `Corruption`."""
     try:
         (length,) = struct.unpack_from(">I", body)
         content = body[_NUMBER_BYTES : _NUMBER_BYTES + length]
         (checksum,) = struct.unpack_from(">I", body, _NUMBER_BYTES + length)
         magic = content[:_NUMBER_BYTES]
-        # Of 32-bit vectors the manifest states the bytes without length and checksum, of 64-bit ones all.
+        # The length in the manifest excludes length and checksum for 32-bit vectors, and includes them for 64-bit ones.
         stated = {_MAGIC: place.length, _MAGIC_64: place.length - 2 * _NUMBER_BYTES}.get(magic)
         if stated != length:
             raise DamageError("no vector of the stated length is there")
@@ -142,9 +142,11 @@ def places_of(entries: Sequence[IndexEntry], layout: Layout) -> dict[str, Vector
 
 
 def with_vectors(splits: Sequence[Split], places: Mapping[str, VectorPlace]) -> list[Split]:
-    """The splits with the vectors of their files. Files that need no merge are divided: with vectors, and without.
+    """The splits with the vectors of their files.
 
-    Cost: for splits of one plan, a look at the column of names; `DataFile` objects are made where vectors are.
+    A split that needs no merge is divided into files with and without them.
+
+    Cost: for splits of one plan, a scan of the column of names; `DataFile` objects are made only where vectors are.
     """
     if not places or not splits:
         return list(splits)
@@ -177,7 +179,7 @@ def count_deleted(store: ObjectStore, split: Split) -> int:
 
 
 class LiveRows:
-    """A data file without its deleted rows, for those who read an `OpenDataFile`.
+    """A data file without its deleted rows, for code that reads an `OpenDataFile`.
 
     Args:
         opened: the file.
@@ -198,7 +200,7 @@ class LiveRows:
 
     @property
     def metadata(self) -> pq.FileMetaData:
-        """As `OpenDataFile.metadata`: of all rows."""
+        """As `OpenDataFile.metadata`; it describes all rows, deleted ones included."""
         return self._opened.metadata
 
     def row_groups_for(self, condition: pc.Expression) -> list[int]:
@@ -222,7 +224,7 @@ class LiveRows:
     def batches_with_positions(
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
     ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-        """As `batches`, each with the positions of its rows."""
+        """As `batches`; each batch with the positions of its rows."""
         positions, start = self._positions(row_groups), 0
         batches = self._opened.batches(columns=columns or self._least, row_groups=row_groups, batch_rows=batch_rows)
         for batch in batches:
