@@ -1,10 +1,11 @@
-"""The merge engine ``aggregation``: each column of the rows of one key is aggregated by a function of its own.
+"""The merge engine ``aggregation``: each column of the rows of one key is aggregated by its own function.
 
-Owns: `Aggregation`. The functions are in `functions`; without one a column keeps its newest value that is not null.
+Owns: `Aggregation`. The functions are in `functions`; a column without a function keeps its newest value that is not
+null.
 
 Invariants:
-- A delete takes the values of its row back, function by function. A key of which only one delete is there has no row,
-  and compactions keep that delete: a row written later is merged with it.
+- A delete takes back the values of its row, function by function. A key with only one row, a delete, has no row, and
+  compactions keep that delete: a row written later is merged with it.
 - With ``aggregation.remove-record-on-delete`` a delete removes the row; later rows begin anew.
 - The columns of ``sequence.field`` are those of the newest row.
 """

@@ -1,9 +1,9 @@
-"""The merge engine ``deduplicate``: of the rows of one key the newest survives, as it is.
+"""The merge engine ``deduplicate``: of the rows of one key the newest survives, unchanged.
 
 Invariants:
-- Of rows of one key the one with the highest sequence survives; on a tie the row of the later run. A delete is a row
-  like any other, so what is older than the newest delete is gone.
-- With the option ``sequence.field`` an older row may still be written later and must find the delete, so compactions
+- Of the rows of one key the one with the highest sequence number survives; on a tie the row of the later run. A delete
+  is treated like any other row, so everything older than the newest delete is gone.
+- With the option ``sequence.field`` an older row may still be written later and must meet the delete. So compactions
   keep deletes.
 """
 
@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate(MergeEngine):
-    """Of the rows of one key the newest survives, as it is."""
+    """Of the rows of one key the newest survives, unchanged."""
 
     order: SequenceOrder | None = None
 
@@ -64,7 +64,7 @@ class Deduplicate(MergeEngine):
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
     ) -> list[Mask | None] | None:
-        """A small run is looked up in a big one by binary search."""
+        """As the protocol says; a small run is looked up in a big one by binary search."""
         masks: list[Mask | None] = [None] * len(codes)
         for newer in range(1, len(codes)):
             for older in range(newer):

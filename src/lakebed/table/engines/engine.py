@@ -1,8 +1,8 @@
 """What a merge engine decides: which rows of one key survive, and with which values.
 
 Owns: the protocol `MergeEngine` with the enumerations `Increments` and `Deletes`. Reading, writing, compaction and
-`changes` know engines by this protocol alone. Each engine is another file of this folder; `registry.ENGINES` names them
-by the value of the option ``merge-engine``.
+`changes` know engines only by this protocol. Each engine is a file of this folder; `registry.ENGINES` lists them by the
+value of the option ``merge-engine``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Increments(enum.Enum):
     """What the rows that some snapshots wrote, merged with each other, say about the table after those snapshots."""
 
     CURRENT = "current"
-    """They are its rows of their keys."""
+    """They are the table's rows of their keys."""
     COMPARED = "compared"
-    """Each is the table's row of its key, unless the table holds one that `MergeEngine.wins`."""
+    """Each is the table's row of its key, unless the table has one that wins by `MergeEngine.wins`."""
     UNKNOWN = "unknown"
     """Nothing: a row of the table also depends on rows written earlier. `changes` refuses such a table."""
 
@@ -35,7 +35,7 @@ class Deletes(enum.Enum):
     """What a delete of a key does, when its rows are merged."""
 
     REMOVE = "remove"
-    """The row is gone."""
+    """The row is removed."""
     RETRACT = "retract"
     """Its values are taken back, column by column; the row stays. So there are no deletes by key or predicate."""
     IGNORE = "ignore"
@@ -50,10 +50,10 @@ class MergeEngine(Protocol):
     The caller orders rows by key, then by the columns of `order`, then by sequence number (ties: the later run). A row
     of the kinds -U and -D deletes its key; after the merge the caller drops such rows where no merge can need them.
 
-    Laws, on which the caller relies:
+    Laws on which the caller relies:
 
-    - The merge of a single row is that row. So a file that holds no deletes, and whose keys no other file of its bucket
-      holds, is read by plain Parquet readers and moved to another level as it is.
+    - The merge of a single row is that row. So a file without deletes, whose keys no other file of its bucket has, can
+      be read by plain Parquet readers, and can be moved to another level unchanged.
     - Merging is associative where `merges_apart` says so: rows that a batch or a partial compaction merged may be
       merged again with older and with newer rows. Elsewhere rows are merged together with all older rows of their
       keys. A merged row takes the sequence number and the columns of `order` of one of its rows, so that it keeps its
@@ -61,9 +61,9 @@ class MergeEngine(Protocol):
     """
 
     replaces_rows: ClassVar[bool]
-    """Whether a row that is written replaces the row of its key, so that rows can be updated by writing them anew."""
+    """Whether a written row replaces the row of its key, so that rows can be updated by writing them again."""
     keeps_levels_apart: ClassVar[bool]
-    """Whether a key may be in one of the levels above 0 only: other clients read these without a merge."""
+    """Whether a key may be in only one of the levels above 0, because other clients read these without a merge."""
 
     @classmethod
     def of(cls, schema: TableSchema) -> MergeEngine:
@@ -71,10 +71,10 @@ class MergeEngine(Protocol):
 
     @property
     def follows_commits(self) -> bool:
-        """Whether rows must be merged in the order of their commits: no value of theirs decides, and it matters."""
+        """Whether rows must be merged in the order of their commits: it matters, and no column determines it."""
 
     def optional(self, given: frozenset[str]) -> frozenset[str]:
-        """Columns that rows with the columns `given` may lack: nulls there change no value; by default none."""
+        """Columns that rows with the columns `given` may lack, because nulls there change no value; by default none."""
         return frozenset()
 
     @property
@@ -86,26 +86,26 @@ class MergeEngine(Protocol):
         """What deletes do."""
 
     def merges_apart(self, *, with_deletes: bool) -> bool:
-        """Whether newer rows of a key may be merged before its older ones are merged with them.
+        """Whether newer rows of a key may be merged with each other before they are merged with older ones.
 
         Args:
-            with_deletes: there are deletes among the newer rows.
+            with_deletes: whether there are deletes among the newer rows.
         """
 
     @property
     def drops_deletes(self) -> bool:
-        """Whether a compaction into the highest level drops deletes: no row written later needs them."""
+        """Whether a compaction into the highest level drops deletes, because no row written later needs them."""
 
     @property
     def ignores_repeats(self) -> bool:
-        """Whether rows that are written a second time, at any later moment, change nothing."""
+        """Whether writing rows a second time, at any later moment, changes nothing."""
 
     @property
     def increments(self) -> Increments:
         """What written rows say about the table; see `Increments`."""
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Columns without which `merge` cannot give `wanted`, besides these, the key and the columns of `order`."""
+        """Columns that `merge` needs to compute `wanted`, in addition to these, the key and the columns of `order`."""
         return frozenset()
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
@@ -121,10 +121,10 @@ class MergeEngine(Protocol):
         """
 
     def check_retracts(self, rows: pa.Table) -> None:
-        """Refuse rows that are to be taken back, before they are written: no merge could take them back.
+        """Refuse, before they are written, rows that take values back which no merge could take back.
 
         Args:
-            rows: all columns of the table; the key alone may be all that they have.
+            rows: all columns of the table; possibly only the key columns have values.
 
         Raises `InvalidRequest`.
         """
@@ -133,9 +133,9 @@ class MergeEngine(Protocol):
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None
     ) -> list[Mask | None] | None:
-        """The rows of each run that `merge` would keep, where it keeps rows unchanged; None: it makes new ones.
+        """The rows of each run that `merge` would keep, where it keeps rows unchanged; None: it makes new rows.
 
-        With it a read that needs no order across runs neither sorts nor moves rows.
+        A read that needs no order across runs uses this to avoid sorting and moving rows.
 
         Args:
             codes: of the keys of each run, strictly increasing; runs oldest first.
@@ -148,5 +148,5 @@ class MergeEngine(Protocol):
         return None
 
     def wins(self, theirs: npt.NDArray[np.int64], ours: npt.NDArray[np.int64]) -> Mask:
-        """For each pair of sequences whether the row of the first survives; asked for `Increments.COMPARED` only."""
+        """For each pair of sequence numbers whether the first row survives. Called only for `Increments.COMPARED`."""
         raise AssertionError("asked only where increments are compared")

@@ -1,6 +1,6 @@
 """Options of single columns that merge engines read: ``fields.<column>.<what>``. Pure.
 
-Owns: `ColumnFunction` and `SequenceGroup`. `option_names` has the names and the check of a new table's options.
+Owns: `ColumnFunction` and `SequenceGroup`. `option_names` owns the names, and the check of a new table's options.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakebed.table.model.types import Type, parse_type
 
 
 def ignores_deletes(options: Mapping[str, str]) -> bool:
-    """Whether a table leaves deletes out."""
+    """Whether a table ignores deletes."""
     return any(is_true(options, name) for name in IGNORE_DELETE_NAMES)
 
 
@@ -54,7 +54,7 @@ class ColumnFunction:
     settings: Settings
     ignores_retracts: bool
     rounds: bool
-    """Whether results are rounded, so that they depend on which rows were merged before."""
+    """Whether results are rounded, so that they depend on which rows were merged first."""
 
     @property
     def takes_retracts(self) -> bool:
@@ -63,14 +63,14 @@ class ColumnFunction:
 
     @property
     def retracts_apart(self) -> bool:
-        """Whether rows that are taken back may be merged before the rows that they take back."""
+        """Whether a row that takes another one back may be merged before the row that it takes back."""
         if self.ignores_retracts:
-            # A null in place of rows that were left out is a value for these two.
+            # For these two, the null of rows that are left out counts as a value.
             return self.name not in ("last_value", "first_value")
         return self.function.retracts is Retracts.EXACT
 
     def values(self, column: pa.ChunkedArray | pa.Array, rows: KeyRows) -> pa.Array:
-        """The values of the keys. Raises `InvalidRequest`: a row is taken back that the function cannot."""
+        """The values of the keys. Raises `InvalidRequest`: a row is taken back, which the function cannot do."""
         if self.ignores_retracts:
             rows = rows.only(~rows.retracts)
         elif not self.takes_retracts and (rows.retracts & rows.counts).any():
@@ -89,17 +89,17 @@ class ColumnFunction:
 
 @dataclass(frozen=True, slots=True)
 class SequenceGroup:
-    """Columns that are taken together from the row that is newest by other columns."""
+    """Columns whose values come together from the row that is newest by other columns."""
 
     sequence: tuple[str, ...]
     columns: tuple[str, ...]
-    """The columns, without those of `sequence`."""
+    """The columns of the group, without those of `sequence`."""
 
 
 def function_of(schema: TableSchema, field: DataField, *, default: str | None) -> ColumnFunction | None:
     """The aggregate function of a column; None: it has none.
 
-    Raises `InvalidRequest`: a function that does not exist here, or that does not take the column's type.
+    Raises `InvalidRequest`: the function does not exist here, or does not take the column's type.
     """
     options, name = schema.options, field.name
     option = f"{PREFIX}{name}.{FUNCTION}"
@@ -144,7 +144,7 @@ def function_of(schema: TableSchema, field: DataField, *, default: str | None) -
 
 
 def _parse_nested_key(options: Mapping[str, str], column: str, kind: Type) -> tuple[str, ...]:
-    """The fields that are the key of rows in the arrays of a column; empty: these have no key.
+    """The fields that are the key of rows in the arrays of a column; empty: these rows have no key.
 
     Raises `InvalidRequest`: a field that does not exist or whose type has no order, or an option of the function that
     would change its results and is not implemented.

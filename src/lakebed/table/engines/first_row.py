@@ -1,10 +1,10 @@
-"""The merge engine ``first-row``: of the rows of one key the oldest survives, as it is.
+"""The merge engine ``first-row``: of the rows of one key the oldest survives, unchanged.
 
 Invariants:
 - A merged row keeps its own sequence number, which is the least of its key.
 - A compaction takes all runs of a bucket. Other clients read the levels above 0 without a merge (and level 0 not at
   all), so a later row of a key must never be in another level than the first.
-- There are no deletes. With ``ignore-delete`` those of other clients' files have no effect.
+- There are no deletes. With ``ignore-delete``, deletes in the files of other clients have no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FirstRow(MergeEngine):
-    """Of the rows of one key the oldest survives, as it is."""
+    """Of the rows of one key the oldest survives, unchanged."""
 
     ignores: bool = False
 
@@ -76,7 +76,10 @@ class FirstRow(MergeEngine):
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
     ) -> list[Mask | None] | None:
-        """As of deduplicate, backwards in time. Deletes that are ignored must be told from rows, which codes do not."""
+        """As for deduplicate, backwards in time.
+
+        None if deletes are ignored: codes do not distinguish them from rows.
+        """
         if self.ignores:
             return None
         turned = None if sequences is None else [-numbers for numbers in sequences[::-1]]

@@ -1,13 +1,13 @@
 """Aggregate functions of the format by name, over whole columns. Pure.
 
-Owns: `FUNCTIONS`, and what each does with rows that are taken back. Names and results are Paimon's.
+Owns: `FUNCTIONS`, and how each handles rows that are taken back. Names and results are Paimon's.
 
 Invariants:
-- A function sees the rows of a key oldest first and gives one value a key; null: no row gave one.
-- Rows that `KeyRows.counts` leaves out do not exist for it.
-- Sums and products of whole numbers and decimals are exact: what the type of the column cannot hold is an
-  `InvalidRequest`, never another number. Floats are added as they come; how they round depends on which rows were
-  merged before.
+- A function gets the rows of a key oldest first and returns one value for each key; null: no row had a value.
+- Rows that `KeyRows.counts` excludes do not exist for it.
+- Sums and products of whole numbers and decimals are exact: a result that the column's type cannot hold is an
+  `InvalidRequest`, never another number. Floats are added in the order of rows, so their rounding depends on which rows
+  were merged first.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from lakebed.table.model.types import Type
 
 
 class Retracts(enum.Enum):
-    """What a function does with a row that takes an earlier one back."""
+    """How a function handles a row that takes an earlier one back."""
 
     EXACT = "exact"
-    """It undoes it, also before the row that it takes back is merged with it."""
+    """It undoes the earlier row, even if it is merged before that row."""
     LATER = "later"
-    """It undoes it where it is merged with all older rows of its key."""
+    """It undoes the earlier row, if it is merged together with all older rows of its key."""
     NO = "no"
-    """It refuses it, unless the column ignores such rows."""
+    """It is refused, unless the column ignores such rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Function:
     values: Callable[[pa.Array, KeyRows, Settings], pa.Array]
     """The values of all keys from the values of their rows."""
     takes: Callable[[Type], bool]
-    """Whether it takes a column of a type."""
+    """Whether the function accepts columns of a type."""
     retracts: Retracts
     any_order: bool
     """Whether the order of rows does not matter."""
 
 
 def _pick_by(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Array, KeyRows, Settings], pa.Array]:
-    """A function that gives the value of one row of each key: the one that `pick` names, or null for `NONE`."""
+    """A function that returns the value of one row of each key: the row that `pick` chooses, or null for `NONE`."""
 
     def values(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
         at = pick(column, rows)
@@ -76,7 +76,7 @@ def _pick_by(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Arr
 
 
 def _unless_retracted(at: Positions, rows: KeyRows) -> Positions:
-    """Rows that are taken back give no value."""
+    """The given rows, with `NONE` for those that take a row back."""
     return np.where((at != NONE) & rows.retracts[at], NONE, at)
 
 
@@ -97,7 +97,7 @@ def _first_non_null(column: pa.Array, rows: KeyRows) -> Positions:
 
 
 def _greatest(column: pa.Array, rows: KeyRows, *, least: bool = False) -> Positions:
-    """By the order of keys: NaN is the greatest, -0.0 is below 0.0. Of equal values the newest."""
+    """The newest of the greatest (or least) values, in the order of keys: NaN is the greatest, -0.0 is below 0.0."""
     usable = rows.counts & valid_mask(column)
     codes = encode_keys([[column]], descending=(least,))[0]
     best = np.maximum.reduceat(np.where(usable, codes, np.iinfo(np.int64).min), rows.starts)
@@ -109,7 +109,7 @@ def _least(column: pa.Array, rows: KeyRows) -> Positions:
 
 
 def _all_true(column: pa.Array, rows: KeyRows) -> Positions:
-    """The oldest row that is false, else one that is true."""
+    """The oldest row that is false, or else a row that is true."""
     return _decide(column, rows, by=False)
 
 
@@ -125,7 +125,7 @@ def _decide(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
 
 
 def _unite_bitmaps(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
-    """The union of the bitmaps of each key. One that is alone stays as it is, byte for byte."""
+    """The union of the bitmaps of each key. A single bitmap is returned byte for byte."""
     usable = rows.counts & valid_mask(column)
     at = rows.last(usable)
     unions = column.take(pa.array(at, mask=at == NONE)).to_pylist()
@@ -214,7 +214,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
 
 
 PRODUCT_DIGITS_MAX = 37
-"""Digits of decimals that can be multiplied: Arrow has 76 for the exact product."""
+"""Most digits of decimals that can be multiplied: Arrow has 76 for the exact product."""
 
 _HALF_BITS = 32
 _LOW_HALF = np.int64(0xFFFF_FFFF)
@@ -222,19 +222,19 @@ _HALF_SPAN = 2**31
 
 
 def sum_of(values: pa.Array, rows: KeyRows) -> pa.Array:
-    """The sum of each key; rows that are taken back are subtracted. Null where all values are null.
+    """The sum of each key. Values of rows that are taken back are subtracted. Null where all values are null.
 
     Args:
-        values: numbers, one a row.
+        values: numbers, one for each row.
     """
     usable = rows.counts & valid_mask(values)
     if pa.types.is_decimal(values.type):
         sums = _decimal_sums(values, rows, usable)
     elif pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False)
-        # -0.0 is the number that changes no sum, not even -0.0.
+        # Fill with -0.0: added to any number, even to -0.0, it does not change it.
         signed = np.where(usable, np.where(rows.retracts, -numbers, numbers), numbers.dtype.type(-0.0))
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are sums, as in other clients
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are valid sums, as in other clients
             sums = pa.array(np.add.reduceat(signed, rows.starts), values.type)
     else:
         sums = _whole_sums(values, rows, usable)
@@ -242,7 +242,7 @@ def sum_of(values: pa.Array, rows: KeyRows) -> pa.Array:
 
 
 def _whole_sums(values: pa.Array, rows: KeyRows, usable: Mask) -> pa.Array:
-    """Sums of the upper and of the lower halves: neither can overflow."""
+    """Sum the upper and the lower halves of the numbers separately, so that neither sum can overflow."""
     numbers = pc.fill_null(values, 0).to_numpy().astype(np.int64)
     sign = np.where(usable, np.where(rows.retracts, np.int64(-1), np.int64(1)), np.int64(0))
     low = np.add.reduceat((numbers & _LOW_HALF) * sign, rows.starts)
@@ -272,11 +272,12 @@ def _decimal_sums(values: pa.Array, rows: KeyRows, usable: Mask) -> pa.Array:
 
 
 def product(values: pa.Array, rows: KeyRows) -> pa.Array:
-    """The product of each key; by rows that are taken back is divided, as other clients do. Null where all are null.
+    """The product of each key. Null where all values are null.
 
-    A row that is taken back before there is any other changes nothing.
+    Values of rows that are taken back are divisors, as in other clients. A row that is taken back before any other row
+    has a value changes nothing.
 
-    Cost: one step over columns for each row of the key that has most.
+    Cost: one step over columns for each row of the key that has the most rows.
     """
     usable = rows.counts & valid_mask(values)
     begins = rows.first(usable & ~rows.retracts)

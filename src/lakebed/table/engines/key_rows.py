@@ -1,6 +1,6 @@
-"""The rows of keys that have several, as arrays that aggregate functions work on. Pure numpy.
+"""The rows of those keys that have several, as arrays that aggregate functions work on. Pure numpy.
 
-Owns: `KeyRows` with its searches in every key at once, and `merge_rows`, which puts one row for each of these keys
+Owns: `KeyRows` with its searches in all keys at once, and `merge_rows`, which inserts one row for each of these keys
 between the rows of all other keys. Knows no aggregate function and no engine.
 """
 
@@ -19,21 +19,21 @@ from lakebed.table.engines.merge import KeyGroups, Mask, Positions
 from lakebed.table.model.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
 
 NONE = -1
-"""In place of a position: there is no such row."""
+"""Used as a position: there is no such row."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """Rows of some keys, by key, those of one key oldest first. Every key has at least one."""
+    """Rows of some keys, ordered by key, the rows of one key oldest first. Every key has at least one row."""
 
     positions: Positions
-    """Of the rows, in the table that is merged."""
+    """Positions of the rows in the table that is merged."""
     starts: Positions
     """Index in `positions` of the first row of each key, ascending; the first is 0."""
     retracts: Mask
     """For each row whether it takes an earlier row back (-U, -D)."""
     counts: Mask
-    """For each row whether a function looks at it."""
+    """For each row whether functions use it."""
 
     @property
     def key_count(self) -> int:
@@ -55,17 +55,17 @@ class KeyRows:
         return one_array(column).take(pa.array(self.positions))
 
     def only(self, mask: Mask) -> KeyRows:
-        """The same rows, of which functions look only at those that `mask` has too."""
+        """The same rows, of which functions use only those that `mask` includes too."""
         return replace(self, counts=self.counts & mask)
 
     def in_order(self, order: Positions) -> KeyRows:
-        """The rows in another order within each key, given as indices into the present one."""
+        """The rows in another order within each key, given as indices into the present order."""
         return replace(self, positions=self.positions[order], retracts=self.retracts[order], counts=self.counts[order])
 
     def without(self, out: Mask) -> tuple[KeyRows, MergedKeys]:
-        """Leave rows out: the rows of the keys that still have several, and what becomes of the others.
+        """Leave rows out. Return the rows of the keys that still have several, and what becomes of the other keys.
 
-        Of a key that has one row left that one survives; of a key that has none left its last row, as it is.
+        If a key has one row left, that row survives. If it has none left, its last row survives unchanged.
         """
         left = np.add.reduceat((~out).astype(np.int64), self.starts) if len(out) else self.starts
         is_made = left > 1
@@ -98,7 +98,7 @@ def kinds_of(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def is_retract(kinds: npt.NDArray[np.int64]) -> Mask:
-    """For each row kind whether it takes a row back: -U and -D have odd numbers."""
+    """For each row kind whether it takes a row back. -U and -D do; they have odd numbers."""
     return (kinds & 1).astype(np.bool_)
 
 
@@ -129,11 +129,11 @@ class MergedKeys:
     """What becomes of the keys that have several rows."""
 
     kept: Positions
-    """For each key a row, as index into its `KeyRows`, that gives the columns which no function gives."""
+    """For each key the index in its `KeyRows` of the row that gives the columns without a function."""
     is_made: Mask
-    """For each key whether functions give its values. False: the row of `kept` survives as it is."""
+    """For each key whether functions compute its values. False: the row of `kept` survives unchanged."""
     is_deleted: Mask | None = None
-    """For each key that is made whether the result is a delete; None: none is."""
+    """For each key with computed values whether the result is a delete; None: no result is."""
 
 
 def merge_rows(
@@ -144,12 +144,13 @@ def merge_rows(
     keys: MergedKeys,
     value_of: Callable[[str], pa.Array | None],
 ) -> pa.Table:
-    """One row a key, in key order: single rows as they are, the others made of columns.
+    """One row for each key, in key order: single rows unchanged, the others computed column by column.
 
     Args:
         rows, groups: as `MergeEngine.merge`.
-        is_several, several_rows: of `several`.
-        value_of: the values of a column for the keys that are made; None: those of the rows of `MergedKeys.kept`.
+        is_several, several_rows: from `several`.
+        value_of: the values of a column for the keys with computed values; None: those of the rows of
+            `MergedKeys.kept`.
     """
     positions = groups.last.copy()
     positions[is_several] = several_rows.positions[keys.kept]

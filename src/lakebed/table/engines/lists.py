@@ -1,8 +1,8 @@
-"""Arrays, maps and texts of the rows of each key, gathered. Pure.
+"""Arrays, maps and texts of the rows of each key, combined. Pure.
 
-Owns: `collect`, `merge_map`, `nested_update` and `listagg`. Elements of a merged value are in the order of their rows;
-where one occurs once only, at its first place, in `merge_map` and `nested_update` at its newest. (Other clients give
-the elements of sets and maps, and of arrays that have a nested key, in any order.)
+Owns: `collect`, `merge_map`, `nested_update` and `listagg`. Elements of a merged value are in the order of their rows.
+An element that may occur only once is at its first place; in `merge_map` and `nested_update` at its newest. (Other
+clients return the elements of sets and maps, and of arrays that have a nested key, in any order.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakebed.table.engines.merge import Codes, Mask, Positions, encode_keys
 
 
 def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
-    """The elements of all arrays of a key; without those of the rows that are taken back, each as often as there.
+    """The elements of all arrays of a key. Each element of a row that is taken back removes one equal element.
 
     Args:
         distinct: each element once.
@@ -41,7 +41,7 @@ def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
 
 
 def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
-    """The entries of all maps of a key, of equal map keys the newest; without the keys of rows that are taken back."""
+    """The entries of all maps of a key; the newest for equal map keys. Keys of rows that are taken back are removed."""
     usable = rows.counts & valid_mask(values)
     maps = values.filter(pa.array(usable))
     ends = maps.offsets.to_numpy()
@@ -56,9 +56,9 @@ def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
 
 
 def nested_update(values: pa.Array, rows: KeyRows, *, nested_key: Sequence[str]) -> pa.Array:
-    """The rows in all arrays of a key, without nulls; of those with an equal nested key the newest.
+    """The rows in all arrays of a key, without nulls; the newest for equal nested keys.
 
-    A row that is taken back removes those with its nested key, or without a nested key all that equal it.
+    A row that is taken back removes the rows with its nested key, or without a nested key all rows that equal it.
 
     Args:
         nested_key: fields of the rows in the arrays; empty: rows have no key.
@@ -85,7 +85,7 @@ def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) 
     """The texts of a key, joined; null and blank texts are left out.
 
     Args:
-        distinct: of the parts that the delimiter separates, those that occurred before are left out.
+        distinct: leave out repeated parts, where the delimiter separates parts.
     """
     is_text = pc.not_equal(pc.utf8_trim_whitespace(values), "")
     usable = rows.counts & pc.fill_null(is_text, False).to_numpy(zero_copy_only=False)
@@ -111,14 +111,14 @@ def _fields_of(structs: pa.Array, names: Sequence[str]) -> list[pa.Array]:
 
 
 def _pairs(keys: Positions, *elements: pa.Array) -> Codes:
-    """Equal numbers for equal elements of one key, which may have several columns."""
+    """Numbers that are equal for equal elements of one key. An element may consist of several columns."""
     codes = encode_keys([list(elements)])[0]
     ranks = np.unique(codes, return_inverse=True)[1]
     return keys * np.int64(len(codes) + 1) + ranks
 
 
 def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positions:
-    """Of each pair whose last row is not taken back one position: the first, or the newest; ascending."""
+    """One position for each pair whose last row is not taken back: the first or the newest; ascending."""
     order = np.argsort(pairs, kind="stable")
     changes = pairs[order][1:] != pairs[order][:-1]
     is_first, is_last = np.append(True, changes)[: len(order)], np.append(changes, True)[: len(order)]
@@ -128,7 +128,7 @@ def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positi
 
 
 def _after_retracts(pairs: Codes, retracts: Mask) -> Positions:
-    """The positions of each pair behind its last one that is taken back; ascending."""
+    """The positions of each pair after its last one that is taken back; ascending."""
     numbers = np.unique(pairs, return_inverse=True)[1]
     last = np.full(len(pairs), -1)
     np.maximum.at(last, numbers[retracts], np.flatnonzero(retracts))
@@ -136,7 +136,7 @@ def _after_retracts(pairs: Codes, retracts: Mask) -> Positions:
 
 
 def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:
-    """The positions that are left when each row taken back removes the oldest one of its pair, if there is one."""
+    """The positions that remain after each row that is taken back has removed the oldest one of its pair, if any."""
     order = np.argsort(pairs, kind="stable")
     ordered = pairs[order]
     is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(order)]
@@ -153,6 +153,6 @@ def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:
 
 
 def _offsets(keys: Positions, key_count: int, filled: npt.NDArray[np.bool_]) -> pa.Array:
-    """Offsets of lists by the ascending keys of their elements; keys that are not filled have a null."""
+    """Offsets of lists, by the ascending keys of their elements; null for keys that are not filled."""
     ends = np.searchsorted(keys, np.arange(key_count + 1)).astype(np.int32)
     return pa.array(ends, mask=np.append(~filled, False))

@@ -1,13 +1,13 @@
 """The order of keys, and rows of sorted runs grouped by key, as whole columns.
 
-Owns: codes of keys (`encode_keys`) and the order in which a merge takes rows (`group_by_key`). What becomes of the rows
-of one key is the table's merge engine's decision (`engines`). Pure numpy and Arrow; knows no files and no table.
+Owns: codes of keys (`encode_keys`) and the order in which a merge takes rows (`group_by_key`). The table's merge engine
+decides what becomes of the rows of one key (`engines`). Pure numpy and Arrow; knows no files and no table.
 
 Invariants:
 - Keys are ordered as the table format orders them: numbers by value, strings and binaries by their bytes, columns from
   left to right, nulls first. Codes of one call preserve that order and equality across all runs of the call.
-- The rows of one key are ordered by sequence number, those with equal numbers by their run. So callers pass runs oldest
-  first. Where a table orders the rows of a key by columns of its own, callers pass the numbers of
+- The rows of one key are ordered by sequence number, and rows with equal numbers by their run. So callers pass runs
+  oldest first. Where a table orders the rows of a key by its own columns, callers pass the numbers of
   `sequence.sequence_codes` as sequence numbers.
 """
 
@@ -26,7 +26,7 @@ from lakebed.errors import UnsupportedFormat
 from lakebed.table.codec.ragged import one_array
 
 Codes: TypeAlias = npt.NDArray[np.int64]
-"""One int64 a row; codes of one `encode_keys` call compare as their keys do."""
+"""One int64 for each row; codes of one `encode_keys` call compare as their keys do."""
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Columns: TypeAlias = Sequence["pa.ChunkedArray | pa.Array"]
 
 CODE_SPAN_MAX = 2**62
-"""Mixed-radix packing stops below this product, so that no intermediate code overflows int64."""
+"""Codes are combined only while their product stays below this limit, so that no intermediate code overflows int64."""
 
 
 def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> list[Codes]:
@@ -76,7 +76,7 @@ def is_strictly_increasing(codes: Codes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroups:
-    """Rows ordered by key, those of one key oldest first."""
+    """Rows ordered by key, the rows of one key oldest first."""
 
     order: Positions
     """Positions of the rows."""
@@ -89,7 +89,7 @@ class KeyGroups:
         return self.order[self.is_last]
 
     def at(self, positions: Positions | None) -> KeyGroups:
-        """The groups with row i at ``positions[i]``; None: unchanged."""
+        """The groups after row i has become row ``positions[i]``; None: unchanged."""
         return self if positions is None else KeyGroups(positions[self.order], self.is_last)
 
 
@@ -98,10 +98,10 @@ def group_by_key(codes: Sequence[Codes], *, sequences: Sequence[Positions] | Non
 
     Args:
         codes: of the keys of each run, in any order; runs oldest first.
-        sequences: in the shape of `codes`, greater for later rows of a key, equal ones in order of position; None: the
-            position alone orders them.
+        sequences: in the shape of `codes`, greater for later rows of a key; equal numbers are ordered by position.
+            None: only the position orders the rows.
 
-    Cost: a stable sort of already sorted stretches, that is a merge.
+    Cost: a stable sort of already sorted stretches, which is a merge.
     """
     together = codes[0] if len(codes) == 1 else np.concatenate(codes)
     if sequences is None:
@@ -190,7 +190,7 @@ def _float_codes(values: npt.NDArray[np.float64]) -> Codes:
 
 
 def _decimal_parts(column: pa.Array) -> list[tuple[Codes, int]]:
-    """High and low half of 128-bit decimals; the low half is unsigned, so its sign bit is flipped to order it."""
+    """High and low half of 128-bit decimals. The low half is unsigned, so its sign bit is flipped to order it."""
     words = np.frombuffer(column.cast(pa.decimal128(38, column.type.scale)).buffers()[1], np.int64).reshape(-1, 2)
     words = words[column.offset : column.offset + len(column)] if len(words) > len(column) else words[: len(column)]
     low = words[:, 0] ^ np.int64(-(2**63))

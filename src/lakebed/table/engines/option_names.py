@@ -1,9 +1,10 @@
 """Names of the options of merge engines, and the columns that they name. Pure.
 
-Owns: the names, and the check of a new table's. An option of a column that the table does not have, or of a kind that
-no engine here reads, is refused when a table is made and ignored in a table of another client.
+Owns: the names, and the check of a new table's options. If an option belongs to a column that the table does not have,
+or is of a kind that no engine here reads, it is refused when a table is created, and ignored in a table of another
+client.
 
-Knows no engine: a table is opened and listed without them.
+Knows no engine: a table is opened and listed without loading them.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ IGNORE_DELETE_NAMES: Final = (
     "deduplicate.ignore-delete",
     "partial-update.ignore-delete",
 )
-"""The option and its older names, which have the same effect with every engine."""
+"""The option and its older names. All have the same effect with every engine."""
 
 
 def columns_of_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """``(option, column)`` for every column that an option of columns names."""
+    """``(option, column)`` for every column that an option for columns names."""
     for option, text in options.items():
         if not option.startswith(PREFIX) or option == DEFAULT_FUNCTION:
             continue
@@ -45,7 +46,10 @@ def columns_of_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def check_listed_columns(options: Mapping[str, str], columns: Collection[str]) -> None:
-    """Refuse options that would have to name a column whose name has a comma. Raises `InvalidRequest`."""
+    """Refuse options that list column names if they would have to name a column with a comma.
+
+    Raises `InvalidRequest`.
+    """
     for option, text in options.items():
         listed = [text] if option in ("bucket-key", "sequence.field") or option.endswith(f".{SEQUENCE_GROUP}") else []
         if option.startswith(PREFIX) and option != DEFAULT_FUNCTION:
@@ -66,9 +70,9 @@ def refuse_named(options: Mapping[str, str], name: str) -> None:
 
 
 def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """The options of a table after a column has got another name.
+    """The options of a table after a column was renamed.
 
-    Raises `InvalidRequest`: an option names the column, and cannot name it as it is to be called.
+    Raises `InvalidRequest`: an option names the column, and cannot express its new name.
     """
 
     def rename(names: str) -> str:

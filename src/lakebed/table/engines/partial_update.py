@@ -1,14 +1,14 @@
 """The merge engine ``partial-update``: each column of a key has its newest value that is not null.
 
-Owns: `PartialUpdate`. Columns of a sequence group are taken together from the row that is newest by the group's
-sequence columns, nulls included; those with an aggregate function are aggregated over all rows of the group.
+Owns: `PartialUpdate`. Columns of a sequence group are taken together, nulls included, from the row that is newest by
+the group's sequence columns. Those with an aggregate function are aggregated over all rows of the group.
 
 Invariants:
 - A row whose sequence columns of a group are all null does not belong to the group.
-- Of a group's rows in their order, a row that is at least as new as all before it comes last, an older one first; so
-  functions see them.
+- In the order of a group, a row that is at least as new as all before it is put last, and an older one is put first.
+  Functions get the rows in this order.
 - A delete is ignored (``ignore-delete``), removes the row (``partial-update.remove-record-on-delete``), or takes back
-  the values of the groups that it belongs to. Without either it is refused.
+  the values of the groups that it belongs to. Without groups or one of these options it is refused.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class PartialUpdate(MergeEngine):
 
     groups: tuple[SequenceGroup, ...] = ()
     functions: Mapping[str, ColumnFunction] = field(default_factory=dict)
-    """Of columns of groups."""
+    """The functions of columns that belong to groups."""
     free: frozenset[str] = frozenset()
-    """Value columns outside of groups."""
+    """Value columns that belong to no group."""
     deletes: Deletes = Deletes.REFUSED
     order: SequenceOrder | None = None
 
@@ -136,7 +136,7 @@ class PartialUpdate(MergeEngine):
         return merge_rows(rows, groups, is_several, every, keys, value_of)
 
     def _select(self, rows: pa.Table, every: KeyRows) -> tuple[KeyRows, MergedKeys]:
-        """The rows that functions see, and what becomes of the keys."""
+        """The rows that functions use, and what becomes of the keys."""
         if not every.retracts.any():
             return every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
         if self.deletes is Deletes.IGNORE:
@@ -156,13 +156,13 @@ class PartialUpdate(MergeEngine):
 
 @dataclass(frozen=True, slots=True)
 class _GroupRows:
-    """The rows of the keys as one sequence group sees them."""
+    """The rows of the keys as one sequence group orders them."""
 
     sequence: tuple[str, ...]
     arrived: KeyRows
-    """In the order of arrival; those outside of the group do not count."""
+    """In the order of arrival; rows that do not belong to the group do not count."""
     in_order: KeyRows
-    """Late rows first."""
+    """In the group's order: late rows first."""
     newest: Positions
     """The index in `arrived` of the newest row of each key by the group's sequence, or `NONE`."""
 
@@ -195,7 +195,7 @@ def _values_at(column: pa.Array, at: Positions) -> pa.Array:
 
 
 def _in_any_parts(function: ColumnFunction) -> bool:
-    """Whether rows of a group may be merged in any parts: late rows then lose nothing."""
+    """Whether the rows of a group may be merged in any portions without changing the result for late rows."""
     return function.function.any_order or function.name in ("last_value", "collect")
 
 

@@ -1,7 +1,7 @@
 """The merge engines of lakebed by the value of the option ``merge-engine``, and which tables they refuse.
 
-An engine is loaded when rows are merged or a table is created or written: a table is listed without the engines, which
-take 10 ms to load.
+An engine is loaded only when rows are merged or a table is created or written. Listing a table does not load the
+engines, which takes 10 ms.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from lakebed.table.model.options import (
 
 @dataclass(frozen=True, slots=True)
 class KnownEngine:
-    """Where an engine is, and what is known of it without loading it."""
+    """The location of an engine, and what is known of it without loading it."""
 
     module: str
-    """Of this package."""
+    """Name of its module in this package."""
     class_name: str
     accepts: frozenset[str]
-    """Options of its own that it implements: those of `MERGE_OPTIONS`, and beginnings of names such as ``fields.``. A
-    table that sets another one is refused."""
+    """Options that this engine implements: from `MERGE_OPTIONS`, and beginnings of names such as ``fields.``.
+
+    A table that sets another one is refused.
+    """
 
     def load(self) -> type[MergeEngine]:
         """The engine. Cost: milliseconds, once a process."""
@@ -64,7 +66,7 @@ MERGE_OPTIONS: Final = (
     "partial-update.remove-record-on-sequence-group",
     AGGREGATION_REMOVE_ON_DELETE.name,
 )
-"""Options that change which rows of a key survive. `KnownEngine.accepts` has those that an engine implements."""
+"""Options that change which rows of a key survive. `KnownEngine.accepts` lists those that an engine implements."""
 
 
 _NO_DELETES: Final = {
@@ -75,12 +77,12 @@ _NO_DELETES: Final = {
 
 
 def engine_name(options: Mapping[str, str]) -> str:
-    """The engine that some options ask for, which may be one that lakebed does not have."""
+    """The name of the engine that some options ask for. lakebed may not have it."""
     return str(options.get(MERGE_ENGINE.name, MERGE_ENGINE.default)).strip().lower()
 
 
 def find_engine(schema: TableSchema) -> KnownEngine:
-    """The engine of a primary-key table, which need not be loaded.
+    """The engine of a primary-key table, without loading it.
 
     Raises `UnsupportedFormat`: an engine that this version of lakebed does not have.
     """
@@ -104,7 +106,7 @@ def engine_of(schema: TableSchema) -> MergeEngine:
 
 
 def check_mergeable(schema: TableSchema) -> None:
-    """Refuse a primary-key table whose rows this version of lakebed would merge differently than its options ask.
+    """Refuse a primary-key table whose rows this version of lakebed would merge differently from what its options ask.
 
     Raises `UnsupportedFormat`: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
     """
@@ -120,7 +122,7 @@ def check_mergeable(schema: TableSchema) -> None:
 
 
 def check_defined(options: Mapping[str, str]) -> None:
-    """Refuse to create or to write a table with another engine. Raises `InvalidRequest`: another engine."""
+    """Refuse to create or to write a table with an engine that lakebed does not have. Raises `InvalidRequest`."""
     text = options.get(MERGE_ENGINE.name)
     if text is not None and engine_name(options) not in ENGINES:
         raise option_error(MERGE_ENGINE.name, text)
@@ -169,7 +171,7 @@ def refuse_change_of_marking(schema: TableSchema, options: Mapping[str, str]) ->
 
 
 def with_checked_engine(schema: TableSchema) -> TableSchema:
-    """The schema.
+    """Return the schema after checking its engine.
 
     Raises `InvalidRequest`: options of its merge engine or its changelog contradict each other or its columns.
     """
@@ -182,9 +184,9 @@ def with_checked_engine(schema: TableSchema) -> TableSchema:
 
 
 def with_mergeable_columns(schema: TableSchema) -> TableSchema:
-    """The schema after a column was added.
+    """Return the schema after a column was added.
 
-    Raises `InvalidRequest`: the merge engine has no function for it. The table could not be read any more.
+    Raises `InvalidRequest`: the merge engine has no function for the column, so the table could no longer be read.
     """
     if schema.primary_keys and engine_name(schema.options) in ENGINES:
         engine_of(schema)
@@ -192,11 +194,11 @@ def with_mergeable_columns(schema: TableSchema) -> TableSchema:
 
 
 def check_deletes(schema: TableSchema, verb: str, *, removes: bool) -> None:
-    """Refuse deletes that the merge engine does not take.
+    """Refuse deletes that the merge engine does not accept.
 
     Args:
         verb: what is refused, for the message.
-        removes: also deletes that leave the row.
+        removes: also refuse deletes that leave the row.
 
     Raises `InvalidRequest`: kinds ``no_primary_key``, ``unsupported_delete``.
     """

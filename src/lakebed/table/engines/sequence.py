@@ -4,8 +4,8 @@ Owns: `SequenceOrder`, the check of the option (`check_sequence`), and the numbe
 (`sequence_codes`).
 
 Invariants:
-- Rows of one key are ordered by the columns of the option, from left to right; rows equal in all of them by their
-  sequence number (the order of arrival). Deletes are ordered as rows are.
+- Rows of one key are ordered by the columns of the option, from left to right. Rows that are equal in all of them are
+  ordered by their sequence number (the order of arrival). Deletes are ordered as rows are.
 - Values are ordered as keys (`merge.encode_keys`): NaN is the greatest float, -0.0 is below 0.0. With
   ``sequence.field.sort-order = descending`` the least value is the newest. A null is older than every value, in both
   orders. Other clients of the format use the same order.
@@ -64,7 +64,7 @@ def sequence_order(schema: TableSchema) -> SequenceOrder | None:
 
 
 def delete_columns(schema: TableSchema) -> tuple[str, ...]:
-    """The columns of a found row that its delete takes along: the key, and the columns that order the rows of a key.
+    """The columns that a delete needs of the row that it deletes: the key, and the columns that order its rows.
 
     Where writes are logged (`Producer.INPUT`), all columns: the log says what was deleted.
     """

@@ -1,6 +1,6 @@
 """What writes the changelog files of a table: the option ``changelog-producer``. Pure.
 
-Owns: `Producer`, `producer_of`, `check_producer`, and the level from which a producer's changelog has told every row.
+Owns: `Producer`, `producer_of`, `check_producer`, and the least level whose rows a producer's changelog contains.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Producer(enum.Enum):
 
     NONE = "none"
     INPUT = "input"
-    """Each write: the rows as they were written."""
+    """Each write logs the rows as they were written."""
     FULL_COMPACTION = "full-compaction"
-    """Each compaction into the highest level: how the rows there changed."""
+    """Each compaction into the highest level logs how the rows there changed."""
     LOOKUP = "lookup"
-    """Compactions of other clients, which look up older rows. lakebed reads its changelogs and writes none."""
+    """Compactions of other clients, which look up older rows. lakebed reads such changelogs and does not write them."""
 
 
 PRODUCERS: Final = {producer.value: producer for producer in Producer}
@@ -48,7 +48,7 @@ def level_count_of(options: TableOptions) -> int:
 
 
 def least_logged_level(producer: Producer, schema: TableSchema) -> int:
-    """The least level whose rows a producer's changelogs have told; rows below are told by a later compaction."""
+    """The least level whose rows a producer's changelogs contain. A later compaction logs the rows below it."""
     if producer is Producer.FULL_COMPACTION:
         return level_count_of(TableOptions(schema.options)) - 1
     return 1 if producer is Producer.LOOKUP else 0
@@ -58,7 +58,7 @@ def check_producer(schema: TableSchema) -> None:
     """Refuse a producer that a table cannot have.
 
     Raises `InvalidRequest`: the table has no primary key; the merge engine keeps the first row of a key, whose written
-    rows are not its changes; or deletion vectors take rows of the highest level away before a full compaction.
+    rows are not its changes; or deletion vectors would mark rows of the highest level before a full compaction.
     """
     options = TableOptions(schema.options)
     producer = PRODUCERS[options.get(CHANGELOG_PRODUCER)]

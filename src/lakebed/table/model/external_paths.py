@@ -31,10 +31,10 @@ class ExternalPaths:
     """The locations of new data files, by a table's options."""
 
     roots: tuple[str, ...] = ()
-    """URLs such as ``file:/folder`` and ``s3://bucket/folder``, without final slash; empty: the table's own folder."""
+    """URLs such as ``file:/folder`` and ``s3://bucket/folder``, without final slash; empty: only the table's folder."""
     strategy: str = "none"
     weights: tuple[int, ...] | None = None
-    """With the strategy ``weight-robin`` and several roots: how often each is taken. None: in turn."""
+    """With the strategy ``weight-robin`` and several roots: how often each is chosen. None: in turn."""
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> ExternalPaths:

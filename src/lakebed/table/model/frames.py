@@ -65,9 +65,9 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
 
 
 def into_pandas(rows: pa.Table) -> pd.DataFrame:
-    """As a pandas DataFrame.
+    """Rows as a pandas DataFrame.
 
-    Raises `InvalidRequest`: pandas is not installed, or a date is outside of the years that Python's dates have.
+    Raises `InvalidRequest`: pandas is not installed, or a date is outside the years that Python's dates have.
     """
     try:
         import pandas  # noqa: F401
@@ -86,7 +86,7 @@ def into_pandas(rows: pa.Table) -> pd.DataFrame:
 
 
 def into_polars(rows: pa.Table) -> pl.DataFrame:
-    """As a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
+    """Rows as a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
     try:
         import polars as pl
     except ModuleNotFoundError as missing:
@@ -97,9 +97,9 @@ def into_polars(rows: pa.Table) -> pl.DataFrame:
 
 
 def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None) -> DuckDBPyConnection:
-    """As a view of this name in a DuckDB connection, by default a new one in memory; returns the connection.
+    """Rows as a view of this name in a DuckDB connection, by default a new one in memory. Returns the connection.
 
-    Raises `InvalidRequest`: DuckDB is not installed, or it has no such view (``invalid_view``).
+    Raises `InvalidRequest`: DuckDB is not installed, or it cannot have such a view (``invalid_view``).
     """
     if connection is None:
         try:

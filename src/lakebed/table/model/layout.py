@@ -1,11 +1,14 @@
 """Every path of a table, encoded and parsed; `placement` chooses the folders of data files. Pure.
 
 Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
-below ``lakebed/``. Paths are relative to the table's root. Invariants: a branch keeps its snapshots, schemas and tags
-in ``branch/branch-<name>/``; manifests, data files, index files and statistics of every branch are in the folders of
-main. Each ``parse_`` function returns None for a path of another kind; the branch of the path does not matter. An
-object below ``lakebed/iceberg/`` is *derived* from one manifest, list or index file, which its name states: it is
-needed as long as that one exists.
+below ``lakebed/``. Paths are relative to the table's root.
+
+Invariants:
+- A branch keeps its snapshots, schemas and tags in ``branch/branch-<name>/``. Manifests, data files, index files and
+  statistics of every branch are in the folders of main.
+- Each ``parse_`` function returns None for a path of another kind; the branch of the path does not matter.
+- An object below ``lakebed/iceberg/`` is *derived* from one manifest, list or index file, which its name states. It is
+  needed as long as that file exists.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Layout:
     branch_folder: ClassVar = "branch"
     """Parent of all branches."""
     iceberg_folder: ClassVar = "lakebed/iceberg"
-    """What Iceberg clients read of the table (lakebed's own)."""
+    """Objects that Iceberg clients read (lakebed's own)."""
 
     @property
     def root(self) -> str:
@@ -75,17 +78,17 @@ class Layout:
 
     @property
     def latest_hint(self) -> str:
-        """A hint: the newest snapshot id as text; never trusted alone."""
+        """A hint: the newest snapshot id as text. Never trusted alone."""
         return self.snapshot_folder + "/LATEST"
 
     @property
     def earliest_hint(self) -> str:
-        """A hint: the oldest snapshot id as text; never trusted alone."""
+        """A hint: the oldest snapshot id as text. Never trusted alone."""
         return self.snapshot_folder + "/EARLIEST"
 
     @property
     def boundary_folder(self) -> str:
-        """Where markers of snapshot ids that are never used again live (lakebed's own)."""
+        """Markers of snapshot ids that are never used again (lakebed's own)."""
         return self.root + "lakebed/boundary"
 
     @property
@@ -95,7 +98,7 @@ class Layout:
 
     @property
     def tag_index(self) -> str:
-        """A hint: tag names with their snapshot ids (lakebed's own); never trusted without a listing."""
+        """A hint: tag names with their snapshot ids (lakebed's own). Never trusted without a listing."""
         return self.root + "lakebed/tag-index"
 
     def snapshot(self, snapshot_id: int) -> str:
@@ -157,7 +160,7 @@ def parse_consumer(path: str) -> str | None:
 
 
 def parse_branch(path: str) -> str | None:
-    """Name of the branch whose folder is the path or above it."""
+    """Name of the branch whose folder is the path or contains it."""
     return _text(_BRANCH, path)
 
 

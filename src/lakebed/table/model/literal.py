@@ -69,7 +69,7 @@ def bind_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate:
     if pa.types.is_floating(kind):
         array = array.filter(pc.invert(pc.is_nan(array)))
         if pc.any(pc.equal(array, 0.0)).as_py():
-            # Arrow's IN distinguishes the zeros.
+            # Arrow's IN distinguishes 0.0 and -0.0.
             array = pa.concat_arrays([array, pa.array([0.0, -0.0])])
     if not len(array):
         return Compare(name, "=", pa.scalar(None, kind)) if has_null else Known(name, False)
@@ -85,7 +85,7 @@ def _is_double(given: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def _at_once(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """All values converted by Arrow, where that means the same as one by one; None where it may not."""
+    """All values converted by Arrow in one call, where the result is the same as one by one; else None."""
     kinds = set(map(type, values))
     types = pa.types
     if types.is_integer(kind):
@@ -178,7 +178,7 @@ def _seconds_of_day(value: Any) -> decimal.Decimal:
 
 
 def _cut_fraction(text: str) -> tuple[str, decimal.Decimal]:
-    """A time without the fraction of its second, of which Python keeps six digits, and all digits of it."""
+    """A time without the fraction of its second, and all digits of the fraction. Python keeps only six digits of it."""
     match = _FRACTION.search(text)
     if match is None:
         return text, decimal.Decimal(0)
@@ -242,7 +242,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _double(value: float | decimal.Decimal) -> float:
-    """The nearest double; infinite beyond their range."""
+    """The nearest double; infinity beyond the range."""
     try:
         return float(value)
     except OverflowError:

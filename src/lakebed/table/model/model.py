@@ -51,7 +51,7 @@ class DataField:
     nullable: bool = True
     description: str | None = None
     default_value: str | None = None
-    """Text of the default with which other clients write; lakebed keeps it and writes null."""
+    """Text of the default value that other clients write. lakebed keeps it and writes null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TableSchema:
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
-        """Primary keys without partition keys: what files of one bucket are sorted by."""
+        """Primary keys without partition keys. The files of a bucket are sorted by them."""
         return tuple(key for key in self.primary_keys if key not in self.partition_keys)
 
     @property
@@ -83,7 +83,7 @@ class TableSchema:
         return self.select_fields(self.partition_keys)
 
     def select_fields(self, names: Sequence[str]) -> tuple[DataField, ...]:
-        """The columns of some names, in this order; names without a column are left out."""
+        """The columns with these names, in this order; names without a column are left out."""
         by_name = {column.name: column for column in self.fields}
         return tuple(by_name[name] for name in names if name in by_name)
 
@@ -107,7 +107,7 @@ class Snapshot:
     total_record_count: int
     delta_record_count: int
     uuid: str | None = None
-    """The write id of the commit; None if the writing client has none."""
+    """The write id of the commit; None if the writing client sets none."""
     base_manifest_list_size: int | None = None
     delta_manifest_list_size: int | None = None
     changelog_manifest_list: str | None = None
@@ -121,7 +121,7 @@ class Snapshot:
     version: int = 3
 
     def __repr__(self) -> str:
-        """Rows as they are stored: a key that was written twice counts twice until a compaction, as in histories."""
+        """Counts stored rows: a key that was written twice counts twice until a compaction, as in histories."""
         return (
             f"Snapshot({self.id}, {self.commit_kind}, stored={self.total_record_count}, "
             f"change={self.delta_record_count:+}, {utc(self.time_ms)!r})"
@@ -186,8 +186,10 @@ class DataFile:
     commit_snapshot: int | None = None
     """Snapshot that first committed this file; see the module's invariants."""
     stats_version: int | None = None
-    """`STATS_VERSION` if the bounds follow its rules; None: written by an older lakebed or another client, whose bounds
-    may leave out rows for some types (docs/format/manifest.md)."""
+    """`STATS_VERSION` if the bounds follow its rules; None: an older lakebed or another client wrote them.
+
+    Those bounds may ignore rows for some types (docs/format/manifest.md).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,17 +208,17 @@ class ManifestMeta:
 
 @dataclass(frozen=True, slots=True)
 class VectorPlace:
-    """Where the deletion vector of a data file is. Picklable."""
+    """Location of the deletion vector of a data file. Picklable."""
 
     path: str
-    """Of the index file in the table's store, or its URL."""
+    """Path of the index file in the table's store, or its URL."""
     offset: int
     length: int
     """As `index_manifest.VectorRange.length`."""
     cardinality: int | None
-    """Number of deleted rows, as stated by its writer; None: not stated."""
+    """Number of deleted rows, as its writer stated it; None: not stated."""
     file_size: int
-    """Of the index file."""
+    """Size of the index file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +235,19 @@ class BucketChange:
     deleted: tuple[DataFile, ...] = ()
     """Files removed; carry their resolved `commit_snapshot`."""
     changelog: tuple[DataFile, ...] = ()
-    """Changelog files: what the change means to the rows, in the order in which they are read."""
+    """Changelog files: how the change affects rows, in the order in which they are read."""
     hashes: bytes = b""
     """With dynamic buckets: the distinct hashes of the keys in `added`, int32 little-endian."""
     vectors: Mapping[str, bytes] = field(default_factory=dict)
-    """Rows that are deleted and stay in their files: by name of the file, their positions as
-    `roaring.encode_positions`."""
+    """Rows that are deleted and stay in their files.
+
+    By name of the file, their positions as `roaring.encode_positions`.
+    """
     applied: Mapping[str, VectorPlace | None] = field(default_factory=dict)
-    """The deletion vectors that were applied when files of `deleted` and `vectors` were read, by name of the file;
-    None: the file had none. A file that is not named had the vector of the commit's basis, or none."""
+    """The deletion vectors that were applied when files of `deleted` and `vectors` were read, by name of the file.
+
+    None: the file had no vector. A file that is not listed had the vector of the commit's basis, or none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +269,12 @@ class Split:
     row_count: int
     """Rows in the files, before merging."""
     other_folders: tuple[str, ...] = ()
-    """Other folders that may have files of the bucket, by other writers; see `placement`."""
+    """Other folders that may contain files of the bucket from other writers; see `placement`."""
     vectors: Mapping[str, VectorPlace] = field(default_factory=dict)
-    """By name of the file: where its deleted rows are. In a planned scan, a split that needs no merge has a vector for
-    each file or for none."""
+    """Where the deleted rows of each file are, by name of the file.
+
+    In a planned scan, a split that needs no merge has a vector for each file or for none.
+    """
 
     @property
     def is_whole(self) -> bool:

@@ -1,7 +1,7 @@
-"""Members of nested columns: changes of a type, and values of files that were written before them. Pure.
+"""Members of nested columns: changes of a type, and values of files that were written before such changes. Pure.
 
-Owns: the paths that name members, and `carry_nested`. Invariants: a member is known by its field id, as a column is; a
-new one is null in older rows; keys of maps do not change.
+Owns: the paths that name members, and `carry_nested`. Invariants: a member is identified by its field id, as a column
+is. A new member is null in older rows. Keys of maps do not change.
 
 A path begins with the column; then come names of members, ``element`` inside an array and ``value`` inside a map:
 ``("orders", "element", "price")`` is the price in ``ARRAY<ROW<price: DOUBLE>>``.
@@ -21,13 +21,13 @@ Members = tuple[NestedField, ...]
 
 
 def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members], Members]) -> Type:
-    """Return a type with other members of one of its rows.
+    """Return a type after one of its rows got other members.
 
     Args:
-        parsed: of a column.
-        path: to the row, without the column: empty where the column itself is the row.
+        parsed: the type of a column.
+        path: the path to the row, without the column: empty where the column itself is the row.
 
-    Raises `InvalidRequest`: the path leads to no row.
+    Raises `InvalidRequest`: the path does not lead to a row.
     """
     if not path:
         if parsed.root != "ROW":
@@ -61,7 +61,7 @@ def add_member(members: Members, member: NestedField, *, after: str | None, firs
 
 
 def drop_member(members: Members, name: str) -> Members:
-    """Drop a member. Raises `InvalidRequest`: there is none of that name, or no other."""
+    """Drop a member. Raises `InvalidRequest`: it does not exist, or is the only member."""
     dropped = member_of(members, name)
     if len(members) == 1:
         raise _change_error(f"The field {name!r} is the only one and cannot be dropped: drop the column instead.")
@@ -69,14 +69,14 @@ def drop_member(members: Members, name: str) -> Members:
 
 
 def rename_member(members: Members, old: str, new: str) -> Members:
-    """Rename a member; its values stay. Raises `InvalidRequest`: there is none, or the new name is taken."""
+    """Rename a member; its values stay. Raises `InvalidRequest`: it does not exist, or the new name is taken."""
     renamed = member_of(members, old)
     refuse_taken(members, new)
     return tuple(replace(member, name=new) if member is renamed else member for member in members)
 
 
 def member_of(members: Members, name: str) -> NestedField:
-    """Return the member of a name. Raises `InvalidRequest`."""
+    """Return the member with this name. Raises `InvalidRequest`."""
     for member in members:
         if member.name == name:
             return member
@@ -84,7 +84,7 @@ def member_of(members: Members, name: str) -> NestedField:
 
 
 def refuse_taken(members: Members, name: str) -> None:
-    """Refuse a name that a member has, or that is none."""
+    """Refuse a name that a member has already, or that is not a valid name."""
     if not name.strip():
         raise _change_error("A field's name must not be blank.")
     if any(member.name == name for member in members):
@@ -96,14 +96,14 @@ def _change_error(sentence: str) -> InvalidRequest:
 
 
 def carry_nested(column: pa.ChunkedArray, stored: Type, wanted: Type) -> pa.ChunkedArray:
-    """Return the values of a nested column as its members are now: found by id, null where a file lacks them.
+    """Return the values of a nested column with its present members: found by id, null where a file lacks them.
 
     Args:
-        column: as a file has it.
+        column: the column as a file has it.
         stored: the column's type in the schema that the file was written with.
-        wanted: the type now, of the same shape but for members of rows.
+        wanted: the present type; it differs only in the members of rows.
 
-    Raises `pyarrow.ArrowInvalid`: a value does not fit a wider type. Cost: no copy but for wider types.
+    Raises `pyarrow.ArrowInvalid`: a value does not fit a wider type. Cost: no copy, except for wider types.
     """
     return pa.chunked_array(
         [_carry(chunk, stored, wanted) for chunk in column.chunks], type=arrow_type(replace(wanted, nullable=True).text)
@@ -136,5 +136,5 @@ def _member(values: pa.StructArray, stored: NestedField | None, wanted: NestedFi
 
 
 def _with_child(values: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    """The same lists over other elements, of which those of a slice are some."""
+    """The same lists over other elements. `values` may be a slice that uses only some of the elements."""
     return pa.Array.from_buffers(target, len(values), values.buffers()[:2], offset=values.offset, children=[child])

@@ -26,7 +26,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
-    """A parser of whole numbers between two bounds, both included."""
+    """A parser of whole numbers between two bounds, both inclusive."""
 
     def parse(text: str) -> int:
         try:
@@ -58,12 +58,12 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def check_listed(text: str, columns: Collection[str], *, what: str) -> None:
-    """Refuse a text in which names are separated by commas when it names a column that no such text can name.
+    """Refuse a list of names, separated by commas, that tries to name a column that no such list can name.
 
     Args:
-        what: the setting, as the sentence begins with it.
+        what: the setting, as the message begins with it.
 
-    Raises `InvalidRequest`: a column whose name has a comma, or a space at an end, seems to be meant.
+    Raises `InvalidRequest`: the text seems to mean a column whose name has a comma, or a space at an end.
     """
     names = parse_names(text)
     for column in columns:
@@ -80,7 +80,7 @@ def check_listed(text: str, columns: Collection[str], *, what: str) -> None:
 
 
 def pattern(expression: str, takes: str) -> Callable[[str], str]:
-    """A parser of texts that match a regular expression; `takes` is the expression in words."""
+    """A parser of texts that match a regular expression; `takes` describes the expression in words."""
 
     def parse(text: str) -> str:
         if re.fullmatch(expression, text) is None:

@@ -1,8 +1,8 @@
-"""Options of a table: what exists, what it means, and what is refused.
+"""Options of a table: which exist, what they mean, and which are refused.
 
 Owns: every known option, with its parser, default and effect; the names are Paimon's. Invariants: an unknown option, an
-invalid value and an unsupported value are refused when they are set. A table of another client with unknown options is
-still read.
+invalid value and an unsupported value are refused when they are set. A table of another client with unknown options can
+still be read.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class Option(Generic[T]):
     unsupported: tuple[str, ...] = ()
     """Values of the format that lakebed does not implement."""
     immutable: bool = False
-    """Decides the layout of existing files; can be set only when the table is created."""
+    """The option decides the layout of existing files; it can be set only when the table is created."""
     refused: str | None = None
-    """What to do instead of an option that only other clients implement. It can be set to its default only: an option
-    that is accepted without effect misleads. In another client's table it has any value: ignoring it loses no row."""
+    """What to do instead of using an option that only other clients implement.
+
+    lakebed accepts only its default value: an option that is accepted without effect misleads. In another client's
+    table it may have any value: ignoring it loses no row.
+    """
 
 
 _OPTIONS: dict[str, Option[Any]] = {}
@@ -438,19 +441,21 @@ COLUMN_PREFIXES: Final[Mapping[str, str]] = {
     "file.compression.per.level": "files of all levels are compressed alike",
     "file.format.per.level": "lakebed writes Parquet files only",
 }
-"""Beginnings of the names of further options that only other clients implement, each with the same reason."""
+"""Beginnings of the names of more options that only other clients implement, each with the reason for refusing them."""
 
 KEPT_PREFIXES: Final = ("pipelines.",)
-"""Beginnings of the names of properties that mean nothing to a table and are kept: of Spark's Declarative Pipelines."""
+"""Beginnings of names of properties without a meaning for tables, which are kept: Spark's Declarative Pipelines."""
 
 OTHER_FORMATS: Final = frozenset(
     ("delta", "format", "gc", "history", "hive", "hoodie", "iceberg", "lakebed", "paimon", "spark", "write")
 )
-"""First parts of the names of properties by which other formats and engines are told what to do. A table that kept
-them would seem to do it."""
+"""First parts of the names of properties that control other formats and engines.
+
+A table that kept them would seem to obey them.
+"""
 
 IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
-"""Set when a table is created, never later."""
+"""Options that can be set only when a table is created."""
 
 
 _FIRST_PARTS: Final = sorted(
@@ -463,7 +468,7 @@ class TableOptions:
     """The options of one table, parsed when they are read.
 
     Args:
-        values: of the schema; unknown names are allowed.
+        values: the options of the schema; unknown names are allowed.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -489,17 +494,17 @@ def _parse(name: str, option: Option[T], text: str) -> T:
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise `InvalidRequest`, with the nearest name, for a name of no option that is not the user's own either."""
+    """Raise `InvalidRequest`, with the nearest name, for names that are neither options nor the user's own."""
     for name in names:
         if name not in OPTIONS and not name.startswith((*COLUMN_PREFIXES, *KEPT_PREFIXES)) and not is_users(name):
             raise _unknown(name)
 
 
 def is_users(name: str) -> bool:
-    """Whether a property is the user's own, which means nothing to a table and is kept, such as ``team.contact``.
+    """Whether a property is the user's own, such as ``team.contact``. It has no meaning for a table and is kept.
 
-    Its first part, up to the first dot, is neither that of an option nor of another format's property, nor similar to
-    one: then it is a mistake.
+    It is the user's own if its first part, up to the first dot, is neither that of an option nor of another format's
+    property. If it is similar to one of these, it is a mistake.
     """
     first, dot, rest = name.partition(".")
     return bool(first.strip() and dot and rest.strip()) and not get_close_matches(

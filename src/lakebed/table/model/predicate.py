@@ -2,8 +2,10 @@
 
 Owns: `bind`, which checks a predicate against columns, and its translation to Arrow. The tree is in
 `predicate_tree.py`, the text parser in `predicate_text.py`, the values in `literal.py`. `file_stats.py` decides by
-statistics which files cannot match. Invariants: every user of a predicate calls `bind` first, and calling it again
-changes nothing. A filter of many terms is never handed to Arrow as one expression (`mask_of`).
+statistics which files cannot match.
+
+Invariants: every user of a predicate calls `bind` first; calling it again changes nothing. A filter of many terms is
+never passed to Arrow as one expression (`mask_of`).
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ T = TypeVar("T")
 EXPRESSION_TERMS_MAX: Final = 200
 """Limit of comparisons in one Arrow expression."""
 _GATHERED_MIN: Final = 3
-"""Least number of ``=`` of one column joined by OR (or ``<>`` by AND) that become one IN, that is one lookup."""
+"""So many ``=`` of one column joined by OR (or ``<>`` by AND), or more, become one IN, which is one lookup."""
 
 
 def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
-    """The predicate with its columns checked and its values in Arrow, of the columns' types.
+    """The predicate with its columns checked and its values converted to Arrow, in the columns' types.
 
     Raises:
         InvalidRequest: a column that does not exist (suggests the nearest), or a value that cannot be compared with it.
@@ -52,12 +54,12 @@ def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
             column=predicate.column,
         )
     if isinstance(predicate, StartsWith):
-        bind_comparison(predicate.column, "=", predicate.prefix, kind)  # refuses a text that is no Unicode
+        bind_comparison(predicate.column, "=", predicate.prefix, kind)  # refuses a text that is not Unicode
     return predicate
 
 
 def _gather(parts: Sequence[Predicate], op: str) -> list[Predicate]:
-    """The parts with many comparisons of one column as one IN, or for ``<>`` as its negation."""
+    """The parts, with many comparisons of one column combined into one IN, or for ``<>`` into its negation."""
     values: dict[str, list[Any]] = defaultdict(list)
     for part in parts:
         if isinstance(part, Compare) and part.op == op:
@@ -71,7 +73,7 @@ def _gather(parts: Sequence[Predicate], op: str) -> list[Predicate]:
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
-    if name in schema.names:  # Arrow's own search refuses a name that is no Unicode
+    if name in schema.names:  # Arrow's own search refuses a name that is not Unicode
         return schema.field(name).type
     near = get_close_matches(name, schema.names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
@@ -79,7 +81,7 @@ def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
 
 
 def join_balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
-    """Join at least one part pairwise: the depth is the logarithm of their number."""
+    """Join parts pairwise; there is at least one. The depth is the logarithm of their number."""
     level = list(parts)
     while len(level) > 1:
         pairs = [join(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
@@ -95,7 +97,7 @@ ARROW_COMPARISON: Final = {
     ">": "greater",
     ">=": "greater_equal",
 }
-"""Names of Arrow's functions, which are not loaded yet."""
+"""Names of Arrow's functions; the functions are not loaded yet."""
 
 
 def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:

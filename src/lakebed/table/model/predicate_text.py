@@ -42,14 +42,14 @@ _TOKEN: Final = re.compile(
     r"|(?P<op><=|>=|<>|!=|==|=|<|>|\(|\)|,|\*))"
 )
 _TYPES: Final = frozenset(["DATE", "TIMESTAMP"])
-"""Before a text, its type; anywhere else a column."""
+"""A type if a text follows; a column anywhere else."""
 _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 _VALUE: Final = "a value such as 'UA', 42, 1.5, TRUE, NULL or DATE '2013-01-01'"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A number, text, quoted name, word, keyword or operator; the last one of a text has the kind ``end``."""
+    """A number, text, quoted name, word, keyword or operator. The last token of a text has the kind ``end``."""
 
     kind: str
     text: str
@@ -69,7 +69,7 @@ class ConditionParser:
         self.tokens = self._tokenize()
 
     def error(self, position: int, expected: str) -> InvalidRequest:
-        """Return the error of a text that goes wrong at a position."""
+        """Return the error for a text with a mistake at a position."""
         snippet = self.text[position : position + 20] or "the end"
         shown = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
         return InvalidRequest(
@@ -93,7 +93,7 @@ class ConditionParser:
 
     @property
     def ahead(self) -> Token:
-        """The next token, which is not taken."""
+        """The next token, without taking it."""
         return self.tokens[self.index]
 
     def next(self) -> Token:
@@ -103,7 +103,7 @@ class ConditionParser:
         return token
 
     def accept(self, *texts: str) -> bool:
-        """Take these keywords or operators, if they are next."""
+        """Take these keywords or operators if they are next; return whether they were."""
         tokens = self.tokens[self.index : self.index + len(texts)]
         if [token.text for token in tokens if token.kind in ("keyword", "op")] != list(texts):
             return False
@@ -137,7 +137,7 @@ class ConditionParser:
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def negation(self) -> Predicate:
-        """Read a condition behind any number of NOT."""
+        """Read a condition after any number of NOT."""
         negated = False
         while self.accept("NOT"):
             negated = not negated
@@ -193,7 +193,7 @@ class ConditionParser:
         return Compare(right.name, FLIPPED[op], left)
 
     def members(self, left: Column) -> Predicate:
-        """Whether a column is one of the values before the next parenthesis."""
+        """Read the values up to the next parenthesis; the predicate is that a column has one of them."""
         values = []
         while True:
             position = self.ahead.position
@@ -259,7 +259,7 @@ class ConditionParser:
 
 
 def as_predicate(where: object) -> Predicate:
-    """A predicate from what a caller gave as one: a predicate, or its text.
+    """Convert what a caller passed as a filter, a predicate or its text, to a predicate.
 
     Raises `InvalidRequest`: it is neither, or as `parse_predicate`.
     """

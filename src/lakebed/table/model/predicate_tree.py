@@ -148,7 +148,7 @@ class OneOf(Predicate):
     values: pa.Array
     """Distinct, without null and NaN; of the column's type, float64 for columns of floats."""
     has_null: bool
-    """The list also has null: a value that is not found is unknown."""
+    """Whether the list also has null: then a value that is not in the list is unknown."""
 
     def __str__(self) -> str:
         return str(In(self.column, (*self.values.to_pylist(), *([None] if self.has_null else []))))
@@ -166,7 +166,10 @@ class Known(Predicate):
 
 
 def _pack(value: Any) -> Any:
-    """A value as it is pickled: Arrow pickles a scalar as Python's value, which not every date and time has."""
+    """A value in the form in which it is pickled.
+
+    Arrow pickles a scalar as Python's value, which some dates and times do not have.
+    """
     return pa.repeat(value, 1) if isinstance(value, pa.Scalar) else value
 
 
@@ -287,7 +290,7 @@ def column(name: str) -> Column:
 
 
 def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
-    """The conjunction of those that are not None; None if there is none."""
+    """The conjunction of the parts that are not None; None if there is none."""
     kept = tuple(part for part in parts if part is not None)
     if not kept:
         return None

@@ -12,6 +12,6 @@ KIND_COLUMN: Final = "_VALUE_KIND"
 SYSTEM_COLUMNS: Final = (SEQUENCE_COLUMN, KIND_COLUMN)
 
 INSERT_KIND, UPDATE_BEFORE_KIND, UPDATE_AFTER_KIND, DELETE_KIND = 0, 1, 2, 3
-"""Values of `KIND_COLUMN`. Odd ones take a row back."""
+"""Values of `KIND_COLUMN`. Odd kinds take a row back."""
 ADD_KINDS: Final = (INSERT_KIND, UPDATE_AFTER_KIND)
 """The kinds of rows that exist after a merge."""

@@ -1,6 +1,6 @@
-"""When snapshots were committed, where the clock of a writer was ahead. Pure.
+"""When snapshots were committed, if the clock of a writer was ahead. Pure.
 
-Owns: the rule for times that lie in the future. Commit times never decrease along ids, so one commit by a clock that is
+Owns: the rule for times that lie in the future. Commit times never decrease along ids. So one commit by a clock that is
 ten years ahead gives all later ones a time in the future too. Such a snapshot counts as committed when its file, or the
 file of a later snapshot, was written by the store's clock, whichever is earliest.
 """
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 FUTURE_MS = 3_600_000
-"""Clocks that differ by an hour at most are normal."""
+"""A difference of up to an hour between clocks is normal."""
 
 
 def is_future(time_ms: int, *, now_ms: int) -> bool:
-    """Whether a time (Unix ms, UTC) lies so far ahead that a clock was wrong."""
+    """Whether a time (Unix ms, UTC) is so far ahead that a clock must have been wrong."""
     return time_ms > now_ms + FUTURE_MS
 
 
@@ -24,7 +24,7 @@ def commit_time_ms(snapshot_id: int, time_ms: int, *, write_time_ms: Mapping[int
 
     Args:
         time_ms: the commit time in its file.
-        write_time_ms: of `first_written_ms`, by the store's clock.
+        write_time_ms: from `first_written_ms`, by the store's clock.
         now_ms: by this process's clock.
     """
     if not is_future(time_ms, now_ms=now_ms):

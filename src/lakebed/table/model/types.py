@@ -319,7 +319,7 @@ def type_of_arrow(data_type: pa.DataType) -> str:
 
 
 def text_of_type(column_type: str | pa.DataType) -> str:
-    """The text of a type that a caller gave as text, which is not looked at, or as an Arrow type.
+    """The text of a type that a caller gave as text, which is not parsed, or as an Arrow type.
 
     Raises `InvalidRequest`: it is neither, or as `type_of_arrow`.
     """
@@ -411,17 +411,19 @@ def arrow_field(field: DataField) -> pa.Field:
 
 
 _PART_ID_BASE: Final = 0x1FFF_FFFF
-"""Ids of elements, keys and values of maps lie around it. DO NOT CHANGE: in data files, as the format's Java client
-gives them."""
+"""Ids of elements, keys and values of maps are around this base.
+
+DO NOT CHANGE: in data files, as the format's Java client assigns them.
+"""
 _PART_IDS: Final = 1024
-"""Ids that a field has for its parts, on either side of the base."""
+"""Number of ids that a field has for its parts, on either side of the base."""
 
 
 def part_id(field_id: int, depth: int, *, is_key: bool = False) -> int:
     """The id of an element, of a map's value, or of its key, in the Parquet files of a table.
 
     Args:
-        field_id: of the column, or of the member of a ROW, that the part is inside of.
+        field_id: of the column, or of the member of a ROW, that contains the part.
         depth: 1 for a part of it, 2 for a part of that part, and so on; a ROW's members have ids of their own.
     """
     offset = field_id * _PART_IDS + depth
@@ -508,7 +510,7 @@ def with_field_ids(parsed: Type, next_id: int) -> tuple[Type, int]:
 
 
 def without_field_ids(parsed: Type) -> Type:
-    """The type without the ids of nested fields: what two tables may have in common."""
+    """The type without the ids of nested fields: two tables may have equal types only in this form."""
     return replace(
         parsed,
         children=tuple(map(without_field_ids, parsed.children)),
@@ -525,7 +527,7 @@ def field_ids_inside(parsed: Type) -> list[int]:
 
 
 def name_fields(name: str, parsed: Type) -> Iterator[tuple[str, int]]:
-    """Every field inside a type of a column, as a path with dots, with its id."""
+    """Every field inside the type of a column, as a path with dots, with its id."""
     for child in parsed.children:
         yield from name_fields(name, child)
     for field in parsed.fields:
@@ -535,7 +537,7 @@ def name_fields(name: str, parsed: Type) -> Iterator[tuple[str, int]]:
 
 
 def json_of_type(parsed: Type) -> Any:
-    """The type as in a schema file: text, or an object when nested. With its nullability."""
+    """The type as in a schema file: text, or an object for a nested type. Includes its nullability."""
     suffix = "" if parsed.nullable else " NOT NULL"
     if not parsed.is_nested:
         return str(parsed)
