@@ -1,9 +1,9 @@
 """What lakebed logs: a logger a package, records with fields.
 
 Each package has the logger ``lakebed.<package>`` of the standard library: ``lakebed.objects`` (every request, DEBUG);
-``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (each new version, each opening for writing, INFO);
-``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed text; the variable parts
-are in the dictionary ``record.fields``, so that a handler can store them as columns.
+``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (each new version, each opening for writing, INFO; a server that
+is waited for, WARNING); ``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed
+text; the variable parts are in the dictionary ``record.fields``, so that a handler can store them as columns.
 
 Invariants: nothing is printed unless a program adds a handler; a record that no handler wants costs one comparison; no
 field holds a secret: URLs are shown without users, passwords and queries, and `redact` removes those

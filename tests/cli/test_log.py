@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from typing import Any
 
 import pytest
 
 from lakebed import kv, log
 from lakebed.cli import exits
+from lakebed.repo.transport import http_client
 
 
 def test_nothing_is_logged_unasked(cli: Any, lake: str) -> None:
@@ -17,6 +19,22 @@ def test_nothing_is_logged_unasked(cli: Any, lake: str) -> None:
     assert cli("table", "tag", lake, "flights", "a").err == ""
     assert cli("table", "tag", lake, "flights", "b", "-v").err != ""
     assert cli("table", "tag", lake, "flights", "c").err == ""
+
+
+@pytest.mark.parametrize("json_flag", [[], ["--json"]])
+def test_a_server_that_is_waited_for_is_named(cli: Any, monkeypatch: pytest.MonkeyPatch, json_flag: list[str]) -> None:
+    """Also without -v: a command must not stand still without a word."""
+    for name, seconds in {"_NOTE_S": 0.05, "_SILENT_S": 0.1, "_HEALTH_S": 0.1}.items():
+        monkeypatch.setattr(http_client, name, seconds)
+    monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done = cli("repo", "log", url, "analytics", "main", *json_flag)
+    assert done.code == exits.UNAVAILABLE
+    first, *_ = done.err.splitlines()
+    note = f"waiting for a reply: {url}"
+    assert first == (json.dumps({"note": note}, separators=(",", ":")) if json_flag else f"lakebed: note: {note}")
 
 
 def test_what_becomes_a_version_is_logged(cli: Any, lake: str) -> None:

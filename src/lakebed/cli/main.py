@@ -176,7 +176,8 @@ class _Notes(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        output.notes([log.redact(record.getMessage())], json=self._is_json)
+        values = ", ".join(map(str, getattr(record, "fields", {}).values()))
+        output.notes([log.redact(f"{record.getMessage()}: {values}")], json=self._is_json)
 
 
 @contextmanager

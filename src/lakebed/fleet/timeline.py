@@ -127,7 +127,8 @@ class Timeline:
 
         Args:
             rows: puts and deletes (a value of None), in the order in which they take effect.
-            expected: write only if the last LSN of the timeline is this one. This detects other writers.
+            expected: write only if the last LSN of the timeline is this one. This detects other writers. An LSN from
+                before a backup was restored may belong to another row by then.
 
         Returns:
             The LSN of the last row.

@@ -73,6 +73,9 @@ def test_a_log_that_is_newer_than_the_ledger_is_said_to_be(fleet: FleetInProcess
     assert fleet.clock.monotonic_s() - began_s < 5
     assert fleet.tenant(ORDERS).main.get(b"k2") == b"v"
     fleet.wait(60)
+    assert (
+        fleet.nodes["n1"].utilization().problems[ORDERS].startswith("log_newer: The log of orders/main is of a later")
+    )
     assert fleet.ledger.tenant(ORDERS, fresh=True).next_txn < record.next_txn + 5, "commits of nothing went on"
 
 

@@ -464,8 +464,8 @@ def test_a_server_that_stands_still_is_not_waited_for(caplog: pytest.LogCaptureF
             shop.branch().commit("x")
         with raises(OutcomeUnknown, "outcome_unknown"):  # a long call, which has no limit
             shop.collect()
-    waiting = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert waiting == [f"waiting for a reply of http://127.0.0.1:{port}"] * 3
+    waiting = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "waiting for a reply"]
+    assert waiting == [{"server": f"http://127.0.0.1:{port}"}] * 3
 
 
 @pytest.mark.usefixtures("quick_looks")

@@ -128,6 +128,12 @@ class AttachedTenant:
         )
 
     @property
+    def log_problem(self) -> LakebedError | None:
+        """Why a timeline takes no more rows from the log; steps of the others go on. None: all do."""
+        problems = (timeline.problem for timeline in list(self.timelines.values()))
+        return next((problem for problem in problems if problem is not None), None)
+
+    @property
     def manifest_bytes(self) -> int:
         """Size of the base's manifest."""
         reference = self._base_ref

@@ -542,9 +542,9 @@ class Node(ports.NodePort):
         """How much of its memory the node uses. Cost: no request."""
         context, tenants = self._context, list(self._tenants.values())
         problems = {
-            tenant.tenant: f"{tenant.problem.kind}: {tenant.problem}"
+            tenant.tenant: f"{problem.kind}: {problem}"
             for tenant in tenants
-            if tenant.problem is not None
+            if (problem := tenant.problem or tenant.log_problem) is not None
         }
         return Utilization(
             tenant_count=len(tenants),

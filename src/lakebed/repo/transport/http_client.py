@@ -175,7 +175,7 @@ class Client:
         ends_s = began_s + (inf if reply_s is None else reply_s)
         if _has_reply(connection, min(_NOTE_S, ends_s - began_s)):
             return
-        _LOG.warning(f"waiting for a reply of {self.endpoint}", seconds=_NOTE_S)
+        _LOG.warning("waiting for a reply", server=self.endpoint)
         look_s, silences = began_s + _SILENT_S, 0
         while (now_s := _CLOCK.monotonic_s()) < ends_s and silences < _HEALTH_TRIES:
             if now_s >= look_s:
