@@ -134,6 +134,54 @@ def test_partitions_that_would_become_others(lake: Lake, tmp_path: Path, format:
     assert by_library(report)["id"].to_pylist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.struct([("a", pa.int32())])), [{"a": 1}, None]),
+        (pa.map_(pa.string(), pa.struct([("a", pa.int32())])), [("k", {"a": 1}), ("n", None)]),
+        (pa.struct([("l", pa.list_(pa.struct([("a", pa.int32())])))]), {"l": [{"a": 1}]}),
+        (pa.list_(pa.list_(pa.int32())), [[1], None, []]),
+    ],
+    ids=["list", "map", "inside", "lists"],
+)
+@pytest.mark.parametrize("format", FORMATS)
+def test_nulls_are_not_exported_as_empty(
+    lake: Lake, tmp_path: Path, plain: Plain, kind: pa.DataType, value: object, format: str
+) -> None:
+    """A null list or map of structs, of which pyiceberg makes an empty one, is refused; each other comes back."""
+    null = {"l": None} if pa.types.is_struct(kind) else None
+    table = lake.create_table("t", pa.schema([("id", pa.int64()), ("x", kind)]))
+    table.append(pa.table({"id": [1, 2], "x": pa.array([value, value], kind)}))
+    table.create_tag("full")
+    table.append(pa.table({"id": [3, 4, 5], "x": pa.array([value, null, None], kind)}))
+    options = ExportOptions()
+    if format == "iceberg" and kind != pa.list_(pa.list_(pa.int32())):
+        with pytest.raises(InvalidRequest, match=r"The column 'x' has a null array or map of structs"):
+            export_table(table, str(tmp_path / "out"), format=format)
+        options = ExportOptions(version="full")
+    export_table(table, str(tmp_path / "out"), format=format, options=options)
+    import_table(lake, "back", str(tmp_path / "out"), format=format)
+    assert plain(lake.table("back").read()) == plain(table.read(version=options.version))
+
+
+def test_a_table_of_partition_columns_alone_keeps_its_rows(lake: Lake, tmp_path: Path) -> None:
+    """Files without a column would have no rows: refused as Parquet, and written as Iceberg."""
+    table = lake.create_table("t", pa.schema([("p", pa.string())]), partition_keys=["p"])
+    table.append(pa.table({"p": ["a", "b", "a"]}))
+    with pytest.raises(InvalidRequest, match="are partition columns"):
+        export_table(table, str(tmp_path / "parquet"), format="parquet")
+    assert not (tmp_path / "parquet").exists()
+    report = export_table(table, str(tmp_path / "iceberg"), format="iceberg")
+    assert sorted(by_library(report)["p"].to_pylist()) == ["a", "a", "b"]
+
+
+def test_names_that_differ_in_case_alone(lake: Lake, tmp_path: Path) -> None:
+    """Delta has no such columns, which is said in a sentence."""
+    table = lake.create_table("t", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+    with pytest.raises(InvalidRequest, match=r"t cannot be exported to .*case"):
+        export_table(table, str(tmp_path / "out"), format="delta")
+
+
 def test_a_type_without_a_counterpart(lake: Lake, tmp_path: Path) -> None:
     """A type that a format lacks is refused with the column, before anything is written."""
     table = lake.create_table("t", pa.schema([("at", pa.time32("ms"))]))

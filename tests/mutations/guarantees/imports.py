@@ -9,6 +9,7 @@ from lakebed.lake import drop, imports
 from lakebed.table.commit.commit import CommitRequest
 from lakebed.table.exports.run import _check_partitions
 from lakebed.table.files import adopt, int96
+from lakebed.table.imports import iceberg
 from lakebed.table.imports.take_over import (
     _check_in_place,
     check_new_names,
@@ -102,6 +103,14 @@ GUARANTEES = [
         "Of two imports into one table without rows one fills it.",
         pass_on(take_over, CommitRequest, is_first=False),
         f"{PARQUET}::test_two_imports_into_one_new_table",
+    ),
+    Guarantee(
+        "A null list or map of structs does not become an empty one by the library that writes or reads Iceberg.",
+        returns(iceberg.would_be_emptied, False),
+        (
+            "interop/formats/test_exports.py::test_nulls_are_not_exported_as_empty[iceberg-list]",
+            "interop/formats/test_iceberg.py::test_null_lists_of_structs_are_not_read_as_empty[True]",
+        ),
     ),
     Guarantee(
         "A text of a CSV file, such as NA, and a NaN are not taken for null.",

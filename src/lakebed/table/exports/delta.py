@@ -44,7 +44,11 @@ def export_delta(
             storage_options=settings,
         )
         version = DeltaTable(location(target), storage_options=settings).version()
-    except DeltaError as problem:
+    except Exception as problem:
+        if (
+            not isinstance(problem, DeltaError) and type(problem) is not Exception
+        ):  # its errors of schemas have no class
+            raise
         if rows.refusal is not None:
             raise rows.refusal from problem
         raise InvalidRequest(

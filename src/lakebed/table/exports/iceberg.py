@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows, open_target
-from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata
+from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata, would_be_emptied
 from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
@@ -114,11 +114,11 @@ def _commit_rows(
 
 def _add(into: Transaction, rows: Rows, *, is_partitioned: bool) -> None:
     if not is_partitioned:
-        into.append(rows.reader())
+        into.append(pa.RecordBatchReader.from_batches(rows.schema, _check_batches(rows)))
         return
     pending: list[pa.RecordBatch] = []
     count = 0
-    for batch in rows.batches():
+    for batch in _check_batches(rows):
         pending.append(batch)
         count += batch.nbytes
         if count >= _CHUNK_BYTES:
@@ -126,6 +126,20 @@ def _add(into: Transaction, rows: Rows, *, is_partitioned: bool) -> None:
             pending, count = [], 0
     if pending:
         into.append(pa.Table.from_batches(pending))
+
+
+def _check_batches(rows: Rows) -> Iterator[pa.RecordBatch]:
+    """All rows. Raises `InvalidRequest`: a null that the library would write as empty."""
+    for batch in rows.batches():
+        for name, values in zip(rows.schema.names, batch.columns, strict=True):
+            if would_be_emptied(values):
+                raise InvalidRequest(
+                    f"The column {name!r} has a null array or map of structs, which pyiceberg writes as an empty one: "
+                    "export the table as Parquet or Delta, or store empty ones in their place.",
+                    kind="unsupported_value",
+                    column=name,
+                )
+        yield batch
 
 
 def _iceberg_type(kind: pa.DataType) -> pa.DataType | None:

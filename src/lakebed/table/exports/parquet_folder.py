@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists
+from lakebed.errors import AlreadyExists, InvalidRequest
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import parse_url
@@ -44,6 +44,12 @@ def export_parquet(
     """Write a scan as Parquet files. Arguments and errors as `export_table`."""
     keys = scan.table_schema.partition_keys
     rows = Rows(table.store, scan, format="parquet", converts=lambda kind: kind, progress=progress, without=keys)
+    if not rows.schema.names:
+        raise InvalidRequest(
+            f"All columns of {table.name} are partition columns, and a Parquet file without columns does not say how "
+            "many rows it has: export the table as Iceberg.",
+            kind="unsupported_type",
+        )
     store = open_target(table, target, options)
     _check_target(store, overwrite=options.overwrite)
     if parse_url(target).scheme == "file":

@@ -21,11 +21,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import is_url, parse_url
 from lakebed.objects.port import ObjectStore
+from lakebed.table.codec.required_members import visible_members
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.imports.take_over import ids_of
 from lakebed.table.model.types import FIELD_ID_KEY, fields_of_arrow
@@ -82,6 +84,7 @@ class IcebergReader:
         """The rows by the library."""
         with _readable(self.metadata_url):
             table = _static(self.metadata_url, tuple(sorted(self.properties.items())))
+            self._refuse_emptied(table)
             projected = table.scan(snapshot_id=self.snapshot_id).projection()
             batches = ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_record_batches([self.task])
         while True:
@@ -90,6 +93,51 @@ class IcebergReader:
             if batch is None:
                 return
             yield pa.Table.from_batches([batch])
+
+    def _refuse_emptied(self, table: Table) -> None:
+        """Raise `InvalidRequest` for a null that the library would read as empty: see `would_be_emptied`."""
+        file = self.task.file
+        if not any(map(_holds_structs, schema_to_pyarrow(table.schema()).types)):
+            return
+        kinds = {"PARQUET": dataset.ParquetFileFormat, "ORC": dataset.OrcFileFormat}
+        with table.io.new_input(file.file_path).open() as opened:
+            fragment = kinds[file.file_format.value]().make_fragment(pa.PythonFile(opened, "r"))
+            names = [column.name for column in fragment.physical_schema if _holds_structs(column.type)]
+            for batch in fragment.to_batches(columns=names):
+                for name, values in zip(names, batch.columns, strict=True):
+                    if would_be_emptied(values):
+                        raise InvalidRequest(
+                            f"The file {file.file_path} has nulls among the arrays or maps of structs of the column "
+                            f"{name!r}, and has to be rewritten, for which pyiceberg reads them as empty: read the "
+                            "table through Spark, and write the rows with lakebed.spark.write.",
+                            kind="unsupported_source",
+                            column=name,
+                        )
+
+
+def _holds_structs(kind: pa.DataType) -> bool:
+    """Whether a type has an array or a map of structs in it."""
+    if pa.types.is_struct(kind):
+        return any(_holds_structs(field.type) for field in kind)
+    if not pa.types.is_nested(kind):
+        return False
+    inner = kind.item_type if pa.types.is_map(kind) else kind.value_type
+    return bool(pa.types.is_struct(inner)) or _holds_structs(inner)
+
+
+def would_be_emptied(values: pa.Array) -> bool:
+    """Whether the library (pyiceberg 0.12) reads or writes a value as another one: arrays and maps of structs.
+
+    It makes them anew without the mask of their nulls, so that a null becomes an empty array or map.
+    """
+    kind = values.type
+    if not _holds_structs(kind):
+        return False
+    if not pa.types.is_struct(kind) and values.null_count:
+        inner = kind.item_type if pa.types.is_map(kind) else kind.value_type
+        if pa.types.is_struct(inner):
+            return True
+    return any(map(would_be_emptied, visible_members(values)))
 
 
 @contextmanager
