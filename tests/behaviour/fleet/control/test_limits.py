@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.fleet import layout, machine
 from lakebed.fleet.control.options import ControlOptions
-from lakebed.fleet.model import ManifestRef, Policy
+from lakebed.fleet.model import ManifestRef, Policy, Transaction, TransactionState
 from lakebed.fleet.ports import AckRequest, CommitRequest, Heartbeat
+from lakebed.fleet.records import Step
 from lakebed.metrics import default_registry
 from worlds.fleet_control import TICK_S, CountedKeyValue, World
 from worlds.memory_key_value import MemoryKeyValue
@@ -252,3 +254,63 @@ def test_nodes_are_counted_by_their_state() -> None:
     assert {state: gauge.value(state) for state in states} == {
         "alive": 2, "silent": 1, "draining": 2, "decommissioned": 1
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("unfinished", [198, 199, 200])
+def test_a_tenant_with_too_many_unfinished_transactions_is_attached_no_more(unfinished: int) -> None:
+    """A node that cannot commit gets another attachment, unless there are two hundred that were not acknowledged."""
+    world = World()
+    world.add("a")
+    world.control.create_tenant("t")
+    world.wait(0.5)
+    record = world.control.tenant("t")
+    (txn,) = record.transactions
+    pending = tuple(
+        Transaction(1_000 + number, 0, "gone", 1, TransactionState.REJECT_PENDING, 0)
+        for number in range(unfinished - 1)
+    )
+    world.ledger.change(
+        "t", lambda now: Step(None, msgspec.structs.replace(now, next_txn=2_000, transactions=(txn, *pending)))
+    )
+    generation = record.attachments[0].generation
+    world.nodes["a"].broken.add("t")
+    world.wait(2)
+    (attachment,) = world.control.tenant("t").attachments
+    assert (attachment.generation > generation) is (unfinished < 200)
+
+
+@pytest.mark.parametrize("ahead", [-1, 1])
+def test_a_reader_at_another_state_than_the_last_is_told_the_last(ahead: int) -> None:
+    """By a control plane that starts: whether it is behind, or ahead of a ledger that was restored."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    writer = world.node_of("t")
+    (reader,) = (node for node in world.nodes.values() if node is not writer)
+    world.control.attach_reader("t", reader.name)
+    for lsn in (1, 2, 3):
+        writer.commit("t", lsn=lsn)
+    world.wait(0.5)
+    last = world.control.tenant("t").committed
+    assert reader.held["t"].base == last
+    reader.held["t"] = msgspec.structs.replace(reader.held["t"], base=last + ahead)
+    world.start()
+    world.wait(1)
+    assert reader.held["t"].base == last
+
+
+def test_a_writer_is_not_told_of_its_own_commits() -> None:
+    """Its readers are."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    writer = world.node_of("t")
+    (reader,) = (node for node in world.nodes.values() if node is not writer)
+    world.control.attach_reader("t", reader.name)
+    world.wait(0.5)
+    told = len(writer.calls)
+    for lsn in (1, 2, 3):
+        writer.commit("t", lsn=lsn)
+        world.wait(0.5)
+        assert reader.held["t"].base == world.control.tenant("t").committed
+    assert len(writer.calls) == told
