@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.heads import importing
@@ -184,6 +184,20 @@ def test_a_record_names_only_what_was_asked_for(home: RepositoryContext) -> None
     assert raw is not None
     always = {"id", "branch", "sources", "message", "committer", "metadata", "replace", "updated_at_ms"}
     assert set(json.loads(raw)) == always
+
+
+@pytest.mark.parametrize("place", ["record", "source"])
+def test_a_newer_import_is_not_done_by_half(home: RepositoryContext, place: str) -> None:
+    """Of a record, or of a source, with a field that is not known: it asks for an upgrade, and stays as it is."""
+    id = started(home, ImportSource("memory://x/y", "in"))
+    key = home.keys.import_record(id)
+    fields = json.loads(home.key_value.get(key) or b"")
+    (fields if place == "record" else fields["sources"][0])["colour"] = "red"
+    home.key_value.set(key, json.dumps(fields).encode())
+    for act in (run_import, cancel_import, import_status):
+        with pytest.raises(UnsupportedFormat, match="colour"):
+            act(home, id)
+    assert json.loads(home.key_value.get(key) or b"") == fields
 
 
 def test_an_import_has_at_most_ten_thousand_sources(home: RepositoryContext) -> None:
