@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -284,7 +285,7 @@ def test_a_compaction_begins_when_the_cooldown_is_over(now_ms: int, begins: bool
 def test_the_most_staged_branches_have_gauges() -> None:
     """By their rows, then by their sealed tokens; what is not among them any more loses its own."""
     world = World()
-    home = replace(world.home, name=f"gauges-{id(world)}")
+    home = replace(world.home, name=f"gauges-{uuid.uuid4().hex}")
     count = SHOWN_BRANCHES_MAX + 3
     for number in range(count):
         token = {f"t{number}": (number // 2, number % 2)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any
 
 import msgspec
@@ -462,7 +463,7 @@ class Collections(Plane):
 
     def __init__(self) -> None:
         super().__init__(grace_ms=1_000)
-        self.store = open_store(f"memory://collections-{id(self)}")
+        self.store = open_store(f"memory://collections-{uuid.uuid4().hex}")
         self.collector = Collector(self.context, storage=self.store)
 
     def add(self, *tasks: CollectTask) -> None:
