@@ -13,14 +13,18 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, OutcomeUnknown
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.table.codec.binary_row import EMPTY_ROW
 from lakebed.table.codec.index_manifest import IndexEntry, encode_index_manifest
 from lakebed.table.codec.manifest import encode_manifest, encode_manifest_list, entries_of_changes, manifest_meta
 from lakebed.table.commit.prepared import commit_prepared
 from lakebed.table.files.dynamic_bucket import encode_hashes
 from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
-from lakebed.table.rows.rows import commit_changes
+from lakebed.table.rows.rows import commit_changes, new_writer
 from lakebed.table.table import Table
+from worlds.errors import raises
+from worlds.repo.memory_repository import MemoryRepository, open_context
+from worlds.repo.operations import commit, reset
 from worlds.table import made_up
 
 if TYPE_CHECKING:
@@ -49,12 +53,12 @@ class Client:
         self.table.store.put(f"manifest/{name}", encode_manifest_list(metas))
         return name
 
-    def prepare(self, *changes: BucketChange, base: Snapshot | None, **members: Any) -> Snapshot:
-        """A snapshot on top of `base`; `members` differ from what a client would write."""
+    def prepare(self, *changes: BucketChange, base: Snapshot | None, puts: bool = True, **members: Any) -> Snapshot:
+        """A snapshot on top of `base`; `members` differ from what a client would write. `puts`: the files too."""
         metas = [] if base is None else self.table.context.manifests.all_metas(base)
         delta = []
         for change in changes:
-            for file in (file for file in change.added if "/" not in file.file_name):
+            for file in (file for file in change.added if puts and "/" not in file.file_name):
                 self.table.store.put(f"bucket-{change.bucket}/{file.file_name}", b"x")
         if changes:
             entries = entries_of_changes(changes)
@@ -547,3 +551,40 @@ def test_an_outcome_that_is_not_known_any_more_is_said(bench: Bench, client: Cli
     bench.store.delete(["snapshot/snapshot-1"])
     with pytest.raises(OutcomeUnknown):
         commit_prepared(bench.table.context, prepared)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(("a", "BIGINT"), ("b", "BIGINT")), (("a", "STRING"), ("a", "BIGINT")), (("a", "INT"), ("a", "BIGINT"))],
+)
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_rows_under_columns_that_a_reset_took_back_are_refused(
+    before: tuple[str, str], after: tuple[str, str], keys: tuple[str, ...]
+) -> None:
+    """Another schema has the id of theirs since: they would be shown in its columns, or in none."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    with open_context(MemoryRepository()) as home:
+        store = local_store(home, "main", "t")
+        Table.create(store, name="t", schema=schema, primary_keys=keys, options={"bucket": "1"} if keys else {})
+        commit(home, "main", message="a table")
+        stale, other = (Table.open(store, name="t") for _ in range(2))
+        stale.add_column(*before)
+        reset(home, "main")
+        other.add_column(*after)
+        kind = stale.arrow_schema.field(1).type
+        rows = pa.table(
+            {"id": pa.array([1], pa.int64()), before[0]: pa.array([None if before[1] == "STRING" else 7], kind)}
+        )
+        writer = new_writer(stale.context)
+        writer.write(rows)
+        changes = writer.finish()
+        client = Client(Table.open(store, name="t"))
+        prepared = client.prepare(*changes, base=None, puts=False)
+        if before == ("a", "INT"):  # a number of its own column, whatever its width
+            assert commit_prepared(client.table.context, prepared) is not None
+            assert other.read().to_pylist() == [{"id": 1, "a": 7}]
+            return
+        with raises(Conflict, "schema_changed") as refusal:
+            commit_prepared(client.table.context, prepared)
+        assert repr(before[0]) in str(refusal.value)
+        assert other.read().num_rows == 0

@@ -13,7 +13,7 @@ Invariants:
 - A prepared snapshot has one write id, made from its names. So it is committed once, however often it is sent.
 - Every name in it is a plain file name: nothing outside the table's folders becomes part of the table.
 - A data file that is old enough to have been collected must exist. A younger one is trusted to have been written,
-  except in a branch of a repository, where a reset takes back files of any age.
+  except in a branch of a repository, where a reset takes back files of any age. There its columns are compared too.
 
 Counts, time, schema and inherited properties are lakebed's, not the client's.
 """
@@ -51,6 +51,7 @@ from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_de
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
 from lakebed.table.commit.presence import confirm_kept, explain_gone, find_gone_file, is_taken_back
+from lakebed.table.commit.written_columns import check_columns
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
@@ -106,7 +107,7 @@ def commit_prepared(
     manifest, 1 PUT of the snapshot, 1 LIST of the boundary, 1 HEAD: 8 requests. The caller writes the hint for clients
     of the files, when no reply waits for it (`SnapshotLog.store_latest_hint`). Of the base list only the part that the
     newest snapshot's lists do not have is decoded. Data files whose age is at least 9 hours or unknown cost 1 HEAD
-    each, or 1 LIST a bucket with more than 3 of them.
+    each, or 1 LIST a bucket with more than 3 of them. In a branch of a repository also as `check_columns`.
     """
     if snapshot.id < 1:
         raise _invalid(f"its id is {snapshot.id}, and the first one is 1")
@@ -252,6 +253,7 @@ def _complete(
     gone = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live))
     if gone is not None:
         raise _invalid(f"the file {gone}, which it adds, is not there; {explain_gone(branch)}")
+    check_columns(branch, entries, schema, select_new=partial(_select_new, live=live))
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)

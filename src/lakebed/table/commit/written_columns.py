@@ -1,0 +1,93 @@
+"""Whether what another client wrote has the columns of the schema that it names.
+
+In a branch of a repository a reset takes schemas back, and the next change of the columns gives another schema the same
+id. A client that has the table open since before writes under the old one, and its commit names nothing but that id:
+its values would be shown in other columns, or in none. So one of its files is looked at: a client has one view of the
+columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Conflict, Corruption, NotFound
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.codec.manifest import ADD
+from lakebed.table.commit.presence import is_taken_back
+from lakebed.table.files.adopt import read_footer
+from lakebed.table.files.data_file import KEY_PREFIX
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.row_kinds import SYSTEM_COLUMNS
+from lakebed.table.model.types import arrow_type
+
+_FORMAT: Final = ".parquet"
+_KINDS: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+    pa.types.is_struct,
+    lambda kind: pa.types.is_list(kind) or pa.types.is_large_list(kind),
+)
+
+
+def check_columns(
+    branch: TableBranch, entries: pa.Table, schema: TableSchema, *, select_new: Callable[[pa.Table], pa.Table]
+) -> None:
+    """Raise if new files have other columns than their schemas; only in a branch of a repository.
+
+    Args:
+        entries: of a change.
+        schema: the newest.
+        select_new: of the entries that add files in the table's own folders, those of files that no version has.
+
+    Raises `Conflict`, kind ``schema_changed``. Cost: nothing elsewhere; 1 HEAD and 1 GET a schema of the new files.
+    """
+    if not is_taken_back(branch):
+        return
+    added = select_new(entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))))
+    seen: set[int] = set()
+    columns = ("schema_id", "partition", "bucket", "file_name", "file_size")
+    for schema_id, partition, bucket, name, size_bytes in zip(*(added[it].to_pylist() for it in columns), strict=True):
+        if schema_id in seen or not name.endswith(_FORMAT):
+            continue
+        seen.add(schema_id)
+        for folder in Placement.of(schema).folders(partition, bucket):
+            try:
+                footer = read_footer(branch.store, f"{folder}/{name}", size_bytes=size_bytes)
+            except (NotFound, Corruption):
+                continue  # in another folder; or damaged, which its readers say
+            other = _find_other(footer.schema.to_arrow_schema(), branch.schemas.load(schema_id))
+            if other is not None:
+                raise Conflict(
+                    f"The file {folder}/{name} has a column {other.name!r} of {other.type}, and schema {schema_id}, "
+                    "under which it was written, has none such: a reset of the branch took the columns back since its "
+                    "writer opened the table. Nothing was changed: open the table again and redo the change.",
+                    kind="schema_changed",
+                    column=other.name,
+                )
+
+
+def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
+    """A column of a file that a schema does not have, or as another kind of type."""
+    for field in written:
+        if field.name in SYSTEM_COLUMNS or field.name.startswith(KEY_PREFIX):
+            continue
+        column = schema.field_by_name(field.name)
+        if column is None or not _is_alike(field.type, arrow_type(column.type)):
+            return field
+    return None
+
+
+def _is_alike(written: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types may be those of one column: clients write some types differently."""
+    ours, theirs = ([is_kind(kind) for is_kind in _KINDS] for kind in (written, wanted))
+    return ours == theirs or not any(ours) or not any(theirs)
