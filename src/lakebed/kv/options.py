@@ -111,7 +111,7 @@ class ReaderOptions:
     follow_latest: bool = False
     """Write nothing, hold no checkpoint: re-read the manifest when a file is gone."""
     cache_bytes: int | None = None
-    """As for the writer."""
+    """Bytes of the cache of blocks and open files, as `DatabaseOptions.cache_bytes`."""
     background: bool = True
     """Poll in a thread of our own. False: the caller runs `poll_once`."""
 
@@ -121,7 +121,7 @@ class CollectorOptions:
     """Which objects a collection may delete."""
 
     grace: timedelta = timedelta(days=1)
-    """What is younger stays. Zero is safe too."""
+    """Younger objects stay. Zero is safe too."""
     destroyed_grace: timedelta = timedelta(days=1)
     """How long a softly destroyed database stays."""
     log_count_max: int | None = None

@@ -29,7 +29,8 @@ class RangeOptions:
     entry_count_max: int = 131_072
     """A range always breaks here."""
     bytes_max: int = 32 << 20
-    """And where its paths and values reach this size, at most 1 GiB: a commit holds a range twice in memory."""
+    """A range also breaks where its paths and values reach this size, at most 1 GiB. A commit holds a range twice in
+    memory."""
     block_bytes: int = 64 << 10
     """Block size before compression. Smaller: less is read for one path, the index grows."""
 
@@ -56,13 +57,13 @@ class RepositoryOptions:
     publish_tries_max: int = 8
     """Tries of an operation that moves a branch and lost the race for its record."""
     sealed_tokens_max: int = 64
-    """Above it a commit compacts first. Every read of an uncommitted path looks into each."""
+    """Most sealed tokens of a branch. With more, a commit compacts first. Reads of uncommitted paths look into each."""
     compaction_staged_min: int = 10_000
-    """Staged entries of a branch at which the sensor asks for compaction."""
+    """Number of staged entries of a branch from which on it is compacted."""
     compaction_tombstones_min: int = 1_000
-    """Tombstones of a branch at which it does."""
+    """Number of tombstones of a branch from which on it is compacted."""
     compaction_sealed_min: int = 8
-    """Sealed tokens at which it does."""
+    """Number of sealed tokens of a branch from which on it is compacted."""
     compaction_cooldown_ms: int = 60_000
     """Shortest time between the starts of two compactions of one branch, by any process."""
     background: bool = True
@@ -70,7 +71,7 @@ class RepositoryOptions:
     undelete_days: int = 7
     """How long a deleted branch can be brought back; its head is kept as long."""
     diff_cache_count: int = 64
-    """Differences of two metaranges kept, of the small ones."""
+    """Number of small differences of two metaranges that are cached."""
     committer: str = ""
     """The default committer; empty: the user that runs the process."""
     webhook_hosts: tuple[str, ...] = ()
@@ -91,17 +92,17 @@ class Access:
     """How this process reaches repositories: as the owner of their records, as a reader, or through a server."""
 
     read_only: bool = False
-    """Own nothing and write nothing, while another process may own the records; for questions, not for servers."""
+    """Own nothing and write nothing. Another process may own the records meanwhile. For reads, not for servers."""
     take_over: bool = False
-    """Become the owner although another process is; that process can write no more."""
+    """Become the owner even if another process is the owner. That process can no longer write."""
     owner_wait_ms: int = 0
-    """Wait so long for another owner that is not a server: a command, a job."""
+    """Milliseconds to wait for another owner that is not a server, such as a command or a job."""
     endpoint: str | None = None
     """The URL at which this process serves others; the error that refuses a second owner names it."""
     access_key: str | None = None
-    """For a server; None: from ``LAKEBED_ACCESS_KEY_ID``."""
+    """Access key for a server; None: from ``LAKEBED_ACCESS_KEY_ID``."""
     secret: str | None = field(default=None, repr=False)
-    """For a server; None: from ``LAKEBED_SECRET_ACCESS_KEY``."""
+    """Secret of the access key; None: from ``LAKEBED_SECRET_ACCESS_KEY``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,9 @@ class HookCall(msgspec.Struct, frozen=True):
     event: str
     repository: str
     branch: str
-    """Where the commit or merge goes."""
+    """The branch that gets the commit or merge."""
     commit_id: str
-    """The new commit: of a hook before, what it will be."""
+    """Id of the new commit; in a hook that runs before, the id that it will have."""
     parents: tuple[str, ...]
     metarange_id: str
     """Content hash of what the commit holds."""

@@ -28,9 +28,10 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     """For how long commits that no branch or tag names keep their objects. Stored: DO NOT CHANGE its fields."""
 
     default_days: int
-    """Of every branch without a rule of its own."""
+    """Days for branches without a rule of their own."""
     branch_days: dict[str, int] = {}
-    """By name, or by a pattern with ``*``, ``?`` and ``[ab]``; a name counts before patterns, of these the longest."""
+    """Days by name of a branch or pattern with ``*``, ``?`` and ``[ab]``. A name wins over patterns, and the longest of
+    these."""
 
     def days_of(self, branch: str) -> int:
         """Return for how many days the commits of a branch keep their objects, once they are behind its head."""

@@ -148,7 +148,7 @@ class SourceOptions(TypedDict, total=False):
     """What to create a tag from; at most one is given. Without any: the newest snapshot."""
 
     snapshot_id: int | None
-    """An expired snapshot can be named while a tag holds it."""
+    """Id of a snapshot. An expired snapshot can be named while a tag holds it."""
     tag: str | None
     """The version of another tag."""
     timestamp_ms: Time | None
