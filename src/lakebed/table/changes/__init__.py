@@ -1,1 +1,1 @@
-"""What changed: streams, incremental reads, the audit log."""
+"""Reading changes: streams, incremental reads, the audit log."""

@@ -1,8 +1,8 @@
 """The system table ``$audit_log``: the rows of a version with the kind of each, deleted ones included.
 
-Owns: `plan_audit`, `audit_schema` and `audit_log`. As other clients show it: one row a key; of a table with a primary
-key also keys that were deleted, as ``-D``, until a compaction drops them. What happened in between is in
-`Table.changes`.
+Owns: `plan_audit`, `audit_schema` and `audit_log`. As in other clients, it has one row for each key. In a table with a
+primary key, it also has the keys that were deleted, as ``-D``, until a compaction drops them. `Table.changes` shows
+what happened in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plan_audit(branch: TableBranch, snapshot: Snapshot | None, *, schema_id: int
 
     Args:
         snapshot: None: a table without rows.
-        schema_id: whose columns are read.
+        schema_id: the schema whose columns are read.
     """
     scan = scan_snapshot(branch, snapshot, schema_id=schema_id)
     is_keyed = bool(scan.table_schema.primary_keys)
@@ -35,7 +35,7 @@ def plan_audit(branch: TableBranch, snapshot: Snapshot | None, *, schema_id: int
 
 
 def audit_schema(schema: TableSchema) -> pa.Schema:
-    """The columns: `AUDIT_KIND`, and those of the table, where a deleted row may have its key alone."""
+    """The columns: `AUDIT_KIND`, and those of the table. A deleted row may have only its key, so others may be null."""
     *columns, kind = kind_schema(schema)
     return pa.schema([kind.with_name(AUDIT_KIND), *columns])
 

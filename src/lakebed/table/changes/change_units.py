@@ -1,7 +1,7 @@
 """Units of reading changes: what one task reads of one bucket, as rows with their kinds.
 
-Owns: `Inserted`, `Written`, `Logged` and `Replaced`. Invariants: a unit is data, pickles, and names every file that it
-reads; the units of a range of snapshots can be read anywhere and in any order. A key is in one unit of a range.
+Owns: `Inserted`, `Written`, `Logged` and `Replaced`. Invariants: a unit is data, can be pickled, and names every file
+that it reads. The units of a range of snapshots can be read anywhere and in any order. A key is in one unit of a range.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from lakebed.table.read.row_diff import diff_buckets, diff_splits
 
 ROW_KIND_COLUMN = "_row_kind"
 ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Names of row kinds, at the position of their number in data files."""
+"""Names of row kinds; each is at the index that is its number in data files."""
 
 
 def kind_schema(schema: TableSchema) -> pa.Schema:
-    """The columns of a table and `ROW_KIND_COLUMN`; a deleted row has its key alone, so other columns may be null.
+    """The columns of a table and `ROW_KIND_COLUMN`. A deleted row has only its key, so other columns may be null.
 
     Raises `InvalidRequest`: the table has a column of this name.
     """
@@ -60,7 +60,7 @@ class ChangeUnit(Protocol):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """Everything that it reads."""
+        """All splits that it reads."""
 
     def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
         """Read the rows, with the columns of `kind_schema`.
@@ -72,7 +72,7 @@ class ChangeUnit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """Rows that are all new: of an append table, or of a version with which a reader begins."""
+    """Rows that are all new: from an append table, or from a version with which a reader begins."""
 
     split: Split
 
@@ -92,11 +92,14 @@ class Written:
     """Rows that some snapshots wrote to a bucket of a primary-key table: one a key, ``+I``, ``+U`` or ``-D``."""
 
     generations: tuple[Split, ...]
-    """Oldest first. A bucket that was emptied numbers its rows from 0 again, and one whose newest rows a compaction
-    took away from the number after those that are left: that begins a generation, whose rows are newer than all before.
+    """Oldest first.
+
+    Row numbers of a bucket begin again from 0 after it was emptied, and from the number after the remaining rows after
+    a compaction took away its newest rows. Each time a new generation begins, whose rows are newer than all rows
+    before.
     """
     at_end: tuple[Split, ...] = ()
-    """Sections of the bucket after these snapshots: a written row that lost to one of theirs is left out."""
+    """Sections of the bucket after these snapshots. A written row that lost to one of their rows is left out."""
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -108,8 +111,8 @@ class Written:
         schema = kind_schema(plan.schema)
         parts = [_merge_files(store, split, plan) for split in self.generations]
         if self.at_end:
-            # Each by itself: where a compaction took away the rows with the greatest numbers, numbers begin again too,
-            # and the row of a key that the table has may be of the older generation.
+            # Each generation by itself: if a compaction took away the rows with the greatest numbers, numbers begin
+            # again too, and the table's row of a key may be of the older generation.
             parts = [_without_outdated(store, part, self.at_end, plan) for part in parts]
         windows = parts[0] if len(parts) == 1 else _newest_of([list(part) for part in parts], plan)
         for window in windows:
@@ -117,10 +120,10 @@ class Written:
 
 
 def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
-    """Part a split where its bucket's row numbers begin again.
+    """Split the files where their bucket's row numbers begin again.
 
     Args:
-        ages: by the name of a file: the position of the snapshot that wrote it.
+        ages: by name of the file, the position of the snapshot that wrote it.
     """
     by_age = sorted(split.files, key=lambda file: ages[file.file_name])
     parts: list[list[DataFile]] = []
@@ -141,7 +144,7 @@ def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterable[p
 
 
 def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterator[pa.Table]:
-    """Rows of several generations, oldest first: those of each key's newest one, in key order."""
+    """The newest row of each key in several generations, which are given oldest first; in key order."""
     every = pa.concat_tables([window for windows in written for window in windows])
     (codes,) = encode_keys([[every.column(key.name) for key in plan.keys]])
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
@@ -149,8 +152,11 @@ def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterato
 
 
 Told = Literal["every", "net", "net-exact"]
-"""Which rows of changelog files are told: every one; or what the changes of each key come to, where a row that is
-deleted may have been there before; or, exactly, where the files tell every row since the table was empty."""
+"""Which rows of changelog files are returned. "every": all of them.
+
+"net": the net change of each key, where a deleted row may have existed before. "net-exact": the net change, where the
+files contain every row since the table was empty.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class Logged:
     """Rows of the changelog files of one bucket."""
 
     logs: tuple[Split, ...]
-    """One a snapshot, oldest first; their files in the order in which they are read."""
+    """One for each snapshot, oldest first; their files are in reading order."""
     told: Told = "every"
 
     @property
@@ -167,7 +173,7 @@ class Logged:
         return self.logs
 
     def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
-        """See `ChangeUnit`. Memory: a window; of net changes all rows."""
+        """See `ChangeUnit`. Memory: a window; for net changes all rows."""
         schema = kind_schema(plan.schema)
         fields = plan.schema.fields
         windows = (rows for split in self.logs for rows in read_unmerged(store, split, plan=plan, fields=fields))
@@ -177,13 +183,13 @@ class Logged:
 
 
 def _with_kinds(window: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with the names of their kinds in place of their system columns."""
+    """Rows with the names of their kinds instead of their system columns."""
     kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
     return pa.table([*window.drop_columns(list(SYSTEM_COLUMNS)).columns, kinds], schema=schema)
 
 
 def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list[pa.Table]:
-    """What changes, in order, come to: of each key at most one row that it had, and one that it has, in key order."""
+    """The net effect of changes, in key order: for each key at most the row that it had, and the row that it has."""
     if not windows:
         return []
     rows = pa.concat_tables(windows).combine_chunks()
@@ -207,7 +213,7 @@ def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """How the rows of two sets of splits differ: ``-D``, ``+I``, and of a changed row ``-U`` and ``+U``."""
+    """The difference between the rows of two sets of splits: ``-D``, ``+I``, for a changed row ``-U`` and ``+U``."""
 
     before: tuple[Split, ...]
     after: tuple[Split, ...]

@@ -4,9 +4,9 @@ Owns: `changes` with `read_changes` (from the deltas of the snapshots in between
 the two end states). Both read only files that one of the ends does not share with the other.
 
 Invariants:
-- `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
-  overwrite or a rollback took away is not in it. `diff_scans` is exact whatever happened in between.
-- Rows come with the columns of the newer version.
+- `read_changes` covers ``(start, end]`` and reads only APPEND snapshots: compactions change no row, and rows that an
+  overwrite or a rollback took away are not included. `diff_scans` is exact whatever happened in between.
+- Rows have the columns of the newer version.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def plan_diff(
 
 
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
-    """Scans of two versions with the columns of the second; null is in them where it may be in a later first one."""
+    """Scans of two versions with the columns of the second.
+
+    A column is nullable if it is so in a first one that is later.
+    """
     before, after = (resolve(branch, version=version).snapshot for version in (start, end))
     branch = branch.look()
     schema = branch.schemas.load(after.schema_id)
@@ -99,14 +102,14 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
 
     Returns:
         Append tables: every row appended, with the table's columns. Primary-key tables: the rows written, merged to
-        one a key, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a
-        deletion. Where the merge engine asks for it (`Increments.COMPARED`), a row that lost to another row of the
+        one for each key, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that exists, ``-D`` for a
+        deletion. Where the merge engine requires it (`Increments.COMPARED`), a row that lost to another row of the
         table is left out. With a changelog producer: every row of the changelog files, in their order within each
-        bucket, and of the kind ``-U`` also what rows were before an update.
+        bucket, and with the kind ``-U`` also rows as they were before an update.
 
-    Raises `InvalidRequest`: the merge engine cannot tell the table's rows from the rows written. Cost: the delta
+    Raises `InvalidRequest`: the merge engine cannot derive the table's rows from the rows written. Cost: the delta
     manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the files of the last
-    snapshot whose keys touch theirs.
+    snapshot whose keys overlap theirs.
     """
     schema, store = branch.schemas.load(end.schema_id), branch.store
     producer = producer_of(schema)
@@ -130,15 +133,15 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
 
 
 def has_log(snapshot: Snapshot, producer: Producer) -> bool:
-    """Whether a snapshot has changelog files of a producer: input logs writes, all others compactions."""
+    """Whether a snapshot has changelog files of a producer: input logs writes, all other producers log compactions."""
     is_compaction = snapshot.commit_kind == "COMPACT"
     return snapshot.changelog_manifest_list is not None and is_compaction == (producer is not Producer.INPUT)
 
 
 def entries_of_log(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa.Table:
-    """The entries of the files that tell what a snapshot changed, in the order in which they are read.
+    """The entries of the files that contain what a snapshot changed, in the order in which they are read.
 
-    With the producer `Producer.INPUT`, a snapshot from before the option was set tells what it wrote.
+    With the producer `Producer.INPUT`, a snapshot from before the option was set is represented by the files it wrote.
     """
     if has_log(snapshot, producer):
         return branch.manifests.changelog_entries(snapshot)
@@ -149,8 +152,8 @@ def entries_of_log(branch: TableBranch, snapshot: Snapshot, producer: Producer) 
 def producer_to_follow(schema: TableSchema) -> Producer:
     """The producer by whose changelogs changes of a table are followed.
 
-    Where rows depend on older ones, what was written is no change. With deletion vectors every compaction says which
-    rows it replaces, so such a table is followed by its compactions, as one whose changelogs they log.
+    Where rows depend on older ones, written rows are not changes. With deletion vectors every compaction says which
+    rows it replaces. So such a table is followed by its compactions, like a table whose changelogs they log.
     """
     producer = producer_of(schema)
     is_written = bool(schema.primary_keys) and producer in (Producer.NONE, Producer.INPUT)
@@ -160,7 +163,7 @@ def producer_to_follow(schema: TableSchema) -> Producer:
 
 
 def entries_in_log(entries: pa.Table, producer: Producer, schema: TableSchema) -> pa.Table:
-    """The live files of a version whose rows have been told up to it: all, or those of the upper levels."""
+    """The live files of a version whose rows changelogs up to it contain: all files, or those of the upper levels."""
     level = least_logged_level(producer, schema)
     return entries.filter(pc.greater_equal(entries["level"], level)) if level else entries
 
@@ -172,7 +175,7 @@ def plan_logged(
 
     Args:
         logs: entries of the files of each snapshot, oldest first, in the order in which they are read.
-        schema: whose columns are returned.
+        schema: the schema whose columns are returned.
     """
     buckets: dict[tuple[bytes, int], list[Split]] = {}
     for log in logs:
@@ -194,11 +197,11 @@ def additions_in(deltas: Sequence[pa.Table]) -> pa.Table:
 def plan_written(
     branch: TableBranch, deltas: Sequence[pa.Table], *, schema: TableSchema, end: Snapshot
 ) -> tuple[list[Written], ReadPlan]:
-    """Plan to read what was written to a primary-key table, merged to one row a key.
+    """Plan to read what was written to a primary-key table, merged to one row for each key.
 
     Args:
         deltas: entries of the files that each snapshot wrote, oldest first; whole buckets of each.
-        schema: whose columns are returned.
+        schema: the schema whose columns are returned.
         end: the last snapshot that wrote some of them.
 
     Raises as `read_changes`.
@@ -237,11 +240,12 @@ def plan_replaced(
 ) -> tuple[list[Replaced], ReadPlan]:
     """Plan to read how the rows of two snapshots differ: bucket by bucket.
 
-    In append tables, and with dynamic buckets, between which keys move: partition by partition.
+    In append tables the comparison is partition by partition; so it is with dynamic buckets, because keys move between
+    them.
 
     Args:
-        told_by: compare the rows that have been told (`entries_in_log`), those of level 0 among them though readers may
-            leave them out; None: the rows that readers see.
+        told_by: compare the rows that changelogs contain (`entries_in_log`), including those of level 0 that readers
+            may leave out; None: compare the rows that readers see.
     """
     start, end = (
         scan_snapshot(branch, snapshot, schema_id=schema_id, merges_new=told_by is not None)
@@ -275,11 +279,11 @@ class TableDiff:
     """Row-level difference of two versions; every table has the newer version's columns."""
 
     keys: tuple[str, ...]
-    """What identified rows; empty: whole rows, so nothing counts as changed."""
+    """The columns that identify rows; empty: whole rows do, so no row counts as changed."""
     added: pa.Table
     removed: pa.Table
     before: pa.Table
-    """Rows that changed, as they were; row i belongs to row i of `after`."""
+    """The changed rows before the change; row i corresponds to row i of `after`."""
     after: pa.Table
 
     def __repr__(self) -> str:
@@ -317,13 +321,13 @@ def diff_scans(
     Args:
         start, end: unfiltered scans with the same columns.
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
-        at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
-            fastest. Those of larger buckets are read side by side in key order, in windows.
+        at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once,
+            which is fastest. The files of larger buckets are read in parallel in key order, in windows.
 
     Raises `InvalidRequest`: the keys are not unique in one of the versions, or one of them is nested. Cost: reads the
-    files that only one version has, and in a primary-key table the files whose keys overlap them. Memory: what differs,
-    and by primary key two windows. By other keys or whole rows (append tables), all rows of the files that only one
-    version has: nothing orders them.
+    files that only one version has, and in a primary-key table the files whose keys overlap them. Memory: the
+    differences, and by primary key two windows. By other keys or whole rows (append tables), all rows of the files that
+    only one version has, because they are not ordered.
     """
     schema = end.table_schema
     key_names = tuple(keys) if keys is not None else schema.primary_keys
@@ -343,7 +347,7 @@ def diff_scans(
 def plan_scans_diff(
     start: Scan, end: Scan, *, told_by: Producer | None = None
 ) -> tuple[list[Split], list[Split], ReadPlan]:
-    """The smallest units of reading that only one of two versions has, and the plan to read them by.
+    """The smallest units of reading that only one of two versions has, and the plan to read them with.
 
     Args: as `diff_scans` and `plan_replaced`. Cost: planning both scans.
     """

@@ -1,18 +1,17 @@
 """Follow a table: where a reader is, how far it goes next, and what it reads on the way.
 
-Owns: `StreamOffset`, which a reader keeps and hands back, and `TableStream`.
+Owns: `StreamOffset`, which a reader keeps and passes back, and `TableStream`.
 
 Invariants:
-- Offsets alone decide what is read between them, so a batch that is read again has the same rows.
-- The rows of a snapshot come in units: files of an append table, buckets of a primary-key table, in an order that the
-  snapshot alone decides. So a key of a primary-key table is once in a batch.
-- With a changelog producer, changes come from changelog files, and a batch has what they come to for each key: at most
-  the row before and the row after. With ``full-compaction`` they are changes of the rows that compactions have told,
+- Only the offsets decide what is read between them, so a batch that is read again has the same rows.
+- The rows of a snapshot come in units: files of an append table, buckets of a primary-key table, in an order that only
+  the snapshot decides. So a key of a primary-key table is in a batch once.
+- With a changelog producer, changes come from changelog files, and a batch has the net change of each key: at most the
+  row before and the row after. With ``full-compaction`` these are changes of the rows that compactions have logged,
   those of the highest level, also where an overwrite or a rollback changes these.
-- With deletion vectors and a primary key a stream follows what is written, or where the engine computes rows what
-  compactions make visible (`producer_to_follow`). `commits` always says what readers see.
-- A version with which a stream begins is read in batches of its own; so is, as changes, a snapshot that takes rows
-  away.
+- With deletion vectors and a primary key a stream follows what is written; where the engine computes rows, it follows
+  what compactions make visible (`producer_to_follow`). `commits` always returns what readers see.
+- A version with which a stream begins is read in its own batches. So is, as changes, a snapshot that takes rows away.
 - A stream ends with an error rather than leave out rows: when snapshots expired before it read them, and when the table
   was dropped, replaced or rolled back to before its offset.
 """
@@ -67,14 +66,14 @@ _AGAIN: Final = "start again with a new checkpoint"
 
 
 class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a stream has read. Plain data, as readers store it in their checkpoints.
+    """How far a stream has read. Plain data, which readers store in their checkpoints.
 
     Attributes:
-        table: when the table was created, Unix ms: another table of the same name has another one.
+        table: when the table was created, Unix ms; it distinguishes tables of the same name.
         snapshot: the newest snapshot of which rows were read; 0: none.
         commit: the manifest list of that snapshot, which no other snapshot has; empty: unknown.
         units: how many of its units were read; None: all.
-        full: the units are those of the whole version, and not those that the snapshot added.
+        full: the units are those of the whole version, not only those that the snapshot added.
     """
 
     table: int
@@ -110,14 +109,14 @@ class StreamSettings:
     timestamp: Time | None = None
     """With ``from-timestamp``: the first snapshot is the first one committed at or after it."""
     changes: bool = False
-    """Deletions are rows too, and every row says its kind in `change_units.ROW_KIND_COLUMN`."""
+    """Return deletions as rows too, and the kind of every row in `change_units.ROW_KIND_COLUMN`."""
     removals: Literal["fail", "skip"] = "fail"
-    """Without `changes`: what happens at a snapshot that takes rows away."""
+    """Without `changes`: what to do at a snapshot that takes rows away."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """What lies between two offsets: splits, or units of changes, and the plan to read them by."""
+    """What is between two offsets: splits, or units of changes, and the plan to read them with."""
 
     plan: ReadPlan
     splits: Sequence[Split] = ()
@@ -131,12 +130,12 @@ class Bound:
     version: str | None = None
     time_ms: int | None = None
     is_in: bool = True
-    """Whether the range has the snapshot of the version, or those of the very millisecond."""
+    """Whether the range includes the snapshot of the version, or those of that exact millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A snapshot on the way, and what it means to the stream."""
+    """A snapshot between two offsets, and how the stream treats it."""
 
     snapshot: Snapshot
     before: Snapshot | None
@@ -144,12 +143,12 @@ class _Step:
 
 
 class TableStream:
-    """A table that is followed, with the columns of one of its schemas. Raises what its methods say, in one sentence.
+    """A table that is followed, with the columns of one of its schemas. Each method states what it raises.
 
     Args:
-        branch: of the table.
+        branch: the branch that is followed.
         settings: see `StreamSettings`.
-        schema: whose columns are read.
+        schema: the schema whose columns are read.
     """
 
     def __init__(self, branch: TableBranch, settings: StreamSettings, *, schema: TableSchema) -> None:
@@ -190,7 +189,7 @@ class TableStream:
         """How far the next batch goes; `start` itself if there is nothing new.
 
         Args:
-            limits: of the batch.
+            limits: limits of the batch.
             until: the last snapshot to read; None: the newest.
 
         Raises `NotFound`: snapshots expired before they were read, or the table is gone; `Conflict`: it was replaced or
@@ -227,14 +226,14 @@ class TableStream:
         return offset
 
     def hold(self, consumer: str, offset: StreamOffset) -> None:
-        """Keep from expiry the snapshots that come after an offset, as a consumer of the table.
+        """Keep the snapshots after an offset from expiring, as a consumer of the table.
 
         Raises `NotFound`: the branch is gone. Cost: 1 PUT, in a branch 1 LIST.
         """
         is_read = offset.units is None
         next_id = offset.snapshot + 1 if is_read else max(1, offset.snapshot)
         store_consumer(self._branch.store, self._branch.layout, consumer, next_snapshot_id=next_id)
-        self._branch.schemas.confirm_branch()  # a rename takes no progress along that is written after it
+        self._branch.schemas.confirm_branch()  # a rename does not move progress that is written after it
 
     # ---- rows
 
@@ -242,7 +241,7 @@ class TableStream:
         """What a batch reads.
 
         Args:
-            start, end: as `advance` took and returned them, also long ago.
+            start, end: as `advance` took and returned them, possibly long ago.
             columns: of `StreamBatch.splits`; units of changes have all columns.
 
         Raises as `advance`. Cost: the manifests of the snapshots in between.
@@ -260,7 +259,7 @@ class TableStream:
             if start.full and (part.num_rows or end.snapshot == start.snapshot):
                 return self._batch_of_inserts(part, columns, vectors_of(self._branch, last))
             if not start.full:
-                deltas.append(part)  # else the version was empty, and the batch goes on behind it
+                deltas.append(part)  # else the version was empty, and the batch continues after it
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
                 differing, plan = plan_replaced(
@@ -324,7 +323,7 @@ class TableStream:
             entries = additions_in([manifests.delta_entries(snapshot)])
         else:
             entries = entries_of_log(self._branch, snapshot, self._producer)
-            keys.pop()  # the sort is stable: the files of a bucket stay in the order in which they are read
+            keys.pop()  # the sort is stable: the files of a bucket stay in reading order
         order = pc.sort_indices(entries, [(name, "ascending") for name in keys])
         entries = entries.take(order).combine_chunks()
         edges = np.arange(entries.num_rows + 1)
@@ -338,10 +337,10 @@ class TableStream:
     # ---- the way from one offset to another
 
     def _steps(self, start: StreamOffset, until: int | None, *, is_exact: bool = False) -> Iterator[_Step]:
-        """The snapshots after an offset, each checked to follow the one before.
+        """The snapshots after an offset; each is checked to follow the one before.
 
         Args:
-            is_exact: a snapshot changes the rows that a reader of it sees, whatever changelogs have told.
+            is_exact: judge each snapshot by the rows that a reader of it sees, whatever changelogs contain.
         """
         is_logged = self._producer is not Producer.NONE and not is_exact
         ids = [id for id in self._branch.snapshots.ids() if start.snapshot < id and (until is None or id <= until)]
@@ -371,7 +370,7 @@ class TableStream:
             raise self._expiry_error(previous)
 
     def _kind(self, snapshot: Snapshot, *, is_seen: bool) -> Literal["rows", "nothing", "replaced"]:
-        """What a snapshot does to the rows that were written, or to those that readers see."""
+        """How a snapshot changes the rows that were written or, if `is_seen`, the rows that readers see."""
         if is_seen and self._schema.primary_keys and skips_level_0(self._branch.schema):
             return "nothing" if snapshot.commit_kind == "ANALYZE" else "replaced"
         if snapshot.commit_kind in ("COMPACT", "ANALYZE"):
@@ -390,7 +389,7 @@ class TableStream:
         )
 
     def _kind_from_log(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
-        """As `_kind`, of a table whose changes are read from changelog files."""
+        """As `_kind`, for a table whose changes are read from changelog files."""
         if has_log(snapshot, self._producer):
             return "rows"
         if self._producer is Producer.INPUT and snapshot.commit_kind != "OVERWRITE":
@@ -405,7 +404,7 @@ class TableStream:
             return False
         parent = self._branch.snapshots.find(follows(snapshot))
         if parent is None:
-            return snapshot.commit_kind != "APPEND"  # which rows it marks is unknown
+            return snapshot.commit_kind != "APPEND"  # unknown which rows it marks
         pairs = ((parent, snapshot), (snapshot, parent))
         return any(has_deleted(self._branch, before=before, now=now) for before, now in pairs)
 
@@ -428,7 +427,7 @@ class TableStream:
     # ---- checks
 
     def _check_engine(self) -> None:
-        """Refuse a primary-key table whose rows cannot be told from what a snapshot wrote; `commits` can."""
+        """Refuse a primary-key table whose rows cannot be derived from what a snapshot wrote; `commits` can."""
         if not self._schema.primary_keys:
             return
         if self._producer in (Producer.NONE, Producer.INPUT):
@@ -436,7 +435,7 @@ class TableStream:
 
     @kept_property
     def _table(self) -> int:
-        """When the table was created, as this stream found it first."""
+        """The creation time of the table as this stream first saw it."""
         created = created_ms(self._branch)
         if created is None:
             raise self._missing_error()
@@ -450,7 +449,7 @@ class TableStream:
         )
 
     def _check_table(self, start: StreamOffset, newest: Snapshot | None) -> None:
-        """Raise unless the table is the one that the offset is of, and has the offset's snapshot in its history."""
+        """Raise unless the table is the one that the offset belongs to, and its history has the offset's snapshot."""
         schemas = self._branch.schemas
         ids = schemas.look()
         if not ids:
@@ -501,9 +500,9 @@ class TableStream:
         return snapshot
 
     def span(self, first: Bound | None, last: Bound | None) -> tuple[int, int]:
-        """The snapshots between two bounds, as `commits` takes them; a bound that is None is open.
+        """The snapshots between two bounds, in the form that `commits` takes; a bound that is None is open.
 
-        Raises `InvalidRequest`: the first is newer than the last; `NotFound`: a version that is not there.
+        Raises `InvalidRequest`: the first is newer than the last; `NotFound`: a version that does not exist.
         """
         after = 0 if first is None else self._before_bound(first, is_in=not first.is_in)
         until = self.newest() if last is None else self._before_bound(last, is_in=last.is_in)
@@ -523,7 +522,7 @@ class TableStream:
         return at_version(self._branch, bound.version).snapshot.id if bound.version else bound.time_ms or 0
 
     def _before_bound(self, bound: Bound, *, is_in: bool) -> int:
-        """The newest snapshot up to a bound, with the bound's own or without."""
+        """The newest snapshot up to a bound; with `is_in`, the bound's own included."""
         if bound.version is not None:
             snapshot_id = at_version(self._branch, bound.version).snapshot.id
             return snapshot_id if is_in else snapshot_id - 1
@@ -593,14 +592,14 @@ class TableStream:
 
 
 def created_ms(branch: TableBranch) -> int | None:
-    """When the table that has this place now was created, Unix ms; None: there is none. Cost: 1 LIST + 1 GET."""
-    schemas = SchemaLog(branch.store, branch.layout)  # one that remembers nothing
+    """When the table that now has this location was created, Unix ms; None: there is none. Cost: 1 LIST + 1 GET."""
+    schemas = SchemaLog(branch.store, branch.layout)  # a new one, without cached schemas
     ids = schemas.ids()
     return schemas.load(ids[0]).time_ms if ids else None
 
 
 def deletion_found(name: str) -> InvalidRequest:
-    """The error of a deletion in a stream of rows."""
+    """The error for a deletion in a stream of rows."""
     return InvalidRequest(
         f"Rows of {name} were deleted, which a stream of rows cannot say: read changes (option changes=true), or leave "
         "deletions out (option removals=skip).",
@@ -609,7 +608,7 @@ def deletion_found(name: str) -> InvalidRequest:
 
 
 def _became(column: DataField, now: DataField | None) -> str | None:
-    """What became of a column that a stream reads as it was; None: it reads it still."""
+    """How a column that a stream reads has changed; None: it has not changed."""
     if now is None:
         return "was dropped"
     if now.type != column.type:

@@ -21,7 +21,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Entries in the order of their units, and where each unit starts, with the end."""
+    """Entries in the order of their units; and where each unit starts, with the end of the last."""
 
     entries: pa.Table
     starts: npt.NDArray[np.int64]
@@ -39,14 +39,14 @@ class Content:
 
 @dataclass(slots=True)
 class Taken:
-    """What a batch has so far."""
+    """What a batch contains so far."""
 
     limits: Limits
     snapshots: int = 0
     sums: dict[str, int] = field(default_factory=dict)
 
     def take(self, content: Content, start: int) -> int:
-        """Return up to which unit of a snapshot's content the batch goes."""
+        """Return the unit of a snapshot's content up to which the batch goes."""
         end = content.count
         if self.snapshots == self.limits.snapshots:
             return start

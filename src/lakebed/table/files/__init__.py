@@ -1,1 +1,1 @@
-"""Data files: where they lie, which bucket they are in, how they are written, read and grouped into splits."""
+"""Data files: their location, their bucket, writing and reading them, and grouping them into splits."""

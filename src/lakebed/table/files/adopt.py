@@ -3,7 +3,7 @@
 Owns: which columns fit a table (`check_columns`), and which of a footer's statistics become bounds (`describe_file`).
 
 Invariants:
-- A bound that is stated bounds every value of the file. Where a footer does not prove that, there is no bound:
+- A stated bound bounds every value of the file. Where a footer does not prove that, there is no bound:
 
   | column | bounds come from |
   | --- | --- |
@@ -13,10 +13,10 @@ Invariants:
   | floats | parquet-mr from 1.10 on, whose greatest value is NaN if there is one; others leave NaN out |
   | INT96, bytes, decimals in variable bytes, nested columns | none |
 
-- One row group without bounds, unless it has nulls only, leaves the file without.
-- A column has the table's name and type, or the file is refused. So readers find in it what they expect, by name.
-- An entry of a file that lacks columns names those that it has (``_WRITE_COLS``). A nullable column is null there, a
-  partition column has the value of the entry's partition.
+- If one row group has no bounds, the file has none, unless that row group has only nulls.
+- A column has the table's name and type, or the file is refused. So readers find by name what they expect.
+- An entry of a file that lacks columns names those that it has (``_WRITE_COLS``). A missing nullable column is null; a
+  missing partition column has the value of the entry's partition.
 
 Does not know: where the file is, or how it got there. The file is durable before its `DataFile` is committed.
 """
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _NAN_SAFE: Final = re.compile(r"parquet-mr version 1\.(1[0-9])\.")
-"""Writers whose greatest float is NaN when a value is; tried with 1.17, the version of Spark 4.3."""
+"""Writers whose greatest float is NaN when a value is NaN; tested with 1.17, the version of Spark 4.3."""
 _ARROW_AND_JAVA: Final = re.compile(r"parquet-mr version 1\.(1[0-9])\.|parquet-cpp-arrow version ")
 """Writers that order decimals in fixed bytes as numbers."""
 _WHOLE_TEXTS: Final = re.compile(r"parquet-mr version 1\.(1[0-9])\.|parquet-cpp-arrow version |DuckDB version ")
-"""Writers whose greatest text is not cut, or is raised when it is."""
+"""Writers whose greatest text is not cut, or is raised when it is cut."""
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC)
 _TICKS: Final = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedFile:
-    """Where a file to take over is, and what the footer does not say."""
+    """The location of a file to take over, and what its footer does not say."""
 
     file_name: str
     size_bytes: int
@@ -67,7 +67,7 @@ class AdoptedFile:
     """The sequence number of its first row."""
     creation_time_ms: int | None = None
     partition: bytes = EMPTY_ROW
-    """As in `BucketChange`. The file lacks the partition columns, or its footer shows that they agree."""
+    """As in `BucketChange`. Either the file lacks the partition columns, or its footer shows the same values."""
 
 
 def read_footer(store: ObjectStore, path: str, *, size_bytes: int) -> pq.FileMetaData:
@@ -81,7 +81,7 @@ def read_footer(store: ObjectStore, path: str, *, size_bytes: int) -> pq.FileMet
 def partition_of(footer: pq.FileMetaData, schema: TableSchema, *, file_name: str) -> bytes:
     """Return the partition of a file that has the partition columns, as in `BucketChange`.
 
-    Raises `InvalidRequest`: the footer does not show that every row has the same values there.
+    Raises `InvalidRequest`: the footer does not show that all rows have the same partition values.
     """
     fields = schema.partition_fields
     if not fields:
@@ -109,10 +109,10 @@ def describe_file(
     """Describe a file for a manifest.
 
     Args:
-        footer: of the file.
-        schema: of an append table; the file belongs to it.
+        footer: the file's footer.
+        schema: the schema of the append table that the file is added to.
         stats_mode: as `FileSettings.stats_mode`.
-        same_ids: where the file states field ids, they must be the table's. Leave it out for files of other tables.
+        same_ids: require field ids in the file, if any, to be the table's. Leave it out for files of other tables.
 
     Raises `InvalidRequest`: as `check_columns`; also a table with a primary key, a file without rows, or values of
     partition columns that the footer contradicts. Cost: linear in columns times row groups.
@@ -129,7 +129,8 @@ def describe_file(
     columns = _columns_of(footer, schema.fields)
     _check_partition(columns, footer, file, schema)
     in_file = set(footer.schema.to_arrow_schema().names)
-    # The entry's partition has the values of partition columns that are not in the file: their null count is not known.
+    # Partition columns that are not in the file have the values of the entry's partition: their null count is not
+    # known.
     stated = tuple(field for field in schema.fields if field.name in in_file or field.name not in schema.partition_keys)
     written = tuple(field.name for field in schema.fields if field.name in in_file)
     write_cols = None if len(written) == len(schema.fields) else written
@@ -235,7 +236,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _reads_as(actual: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type in a file is that of the table. Inside of it, nothing may be null that the table has NOT NULL."""
+    """Whether a type in a file is the table's type. Members that are NOT NULL in the table must be so in the file."""
     types = pa.types
     actual = _plain(actual)
     if types.is_map(actual) and types.is_map(wanted):
@@ -252,7 +253,7 @@ def _reads_as(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _leaves_by_name(footer: pq.FileMetaData) -> dict[str, int]:
-    """The positions of the Parquet columns that are top-level columns of their own."""
+    """The positions of the Parquet columns that are top-level columns."""
     schema = footer.schema
     paths = [schema.column(position).path for position in range(footer.num_columns)]
     names = {column.name for column in schema.to_arrow_schema() if not pa.types.is_nested(_plain(column.type))}
@@ -260,7 +261,7 @@ def _leaves_by_name(footer: pq.FileMetaData) -> dict[str, int]:
 
 
 def _null_count(footer: pq.FileMetaData, leaf: int | None, file_field: pa.Field) -> int | None:
-    """The number of nulls in a top-level column; None: not known. `leaf`: as `_leaves_by_name`."""
+    """The number of nulls in a top-level column; None: not known. `leaf`: from `_leaves_by_name`."""
     if not file_field.nullable:
         return 0
     if leaf is None:
@@ -328,7 +329,7 @@ def _group_bounds(stats: pq.Statistics, column: pq.ColumnSchema, field: DataFiel
     if types.is_decimal(kind) and physical == "FIXED_LEN_BYTE_ARRAY" and _ARROW_AND_JAVA.match(writer):
         return int.from_bytes(stats.min_raw, "big", signed=True), int.from_bytes(stats.max_raw, "big", signed=True)
     if types.is_floating(kind) and physical in ("FLOAT", "DOUBLE") and _NAN_SAFE.match(writer):
-        # With a NaN in the row group, the greatest value is NaN and the least one leaves it out.
+        # If the row group has a NaN, the greatest value is NaN and the least value ignores it.
         return (None, None) if math.isnan(stats.max_raw) else (stats.min_raw, stats.max_raw)
     if types.is_string(kind) and physical == "BYTE_ARRAY":
         try:
@@ -378,7 +379,7 @@ def _encode_stats(columns: Sequence[_Known], fields: Sequence[DataField], *, sta
 def _check_partition(
     columns: Mapping[str, _Known], footer: pq.FileMetaData, file: AdoptedFile, schema: TableSchema
 ) -> None:
-    """Refuse a file whose footer does not prove that its partition columns have the values of its partition."""
+    """Refuse a file unless its footer proves that its partition columns have the values of its partition."""
     if not schema.partition_keys:
         return
     values = decode_rows(pa.array([file.partition], pa.binary()), [field.type for field in schema.partition_fields])

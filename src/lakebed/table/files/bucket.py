@@ -2,7 +2,7 @@
 
 Owns: the bucket functions of the format (DO NOT CHANGE: other clients place rows by them). The default is Murmur3 (32
 bit, seed 42) over the 4-byte words of the key's BinaryRow without its arity, then ``|hash % bucket_count|`` with the
-sign rule of C; ``mod`` is the remainder of a single integer. Invariant: rows are never materialised; the words of all
+sign rule of C. ``mod`` is the remainder of a single integer. Invariant: rows are never materialised; the words of all
 rows are mixed column by column.
 """
 
@@ -59,7 +59,7 @@ def bucket_of(
 
 
 def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]) -> npt.NDArray[np.int32]:
-    """The hash of each row's key, by which buckets are chosen.
+    """The hash of each row's key, which decides its bucket.
 
     Args:
         columns: at least one, equally long.

@@ -1,7 +1,7 @@
 """One data file: writing it as Parquet, reading it, and its description in a manifest.
 
-Owns: the columns of a data file, its encoding (compression, dictionaries, row groups), rolling at the target size, and
-the translation of decoder errors.
+Owns: the columns of a data file, its encoding (compression, dictionaries, row groups), starting a new file at the
+target size, and the translation of decoder errors.
 
 Columns of a file:
 - append table: the table's columns, in schema order;
@@ -48,16 +48,19 @@ if TYPE_CHECKING:
 KEY_PREFIX = "_KEY_"
 
 KEY_ID_MIN = 0x3FFF_FFFF
-"""With the id of its column, the id of a key's column. DO NOT CHANGE: in data files, as the two below."""
+"""Added to the id of its column, the id of a key's column. DO NOT CHANGE: in data files, as the two below."""
 SEQUENCE_ID = 0x7FFF_FFFE
 KIND_ID = 0x7FFF_FFFD
-"""Ids of the system columns, as the format's Java client gives them: a client that wants ids finds one everywhere."""
+"""Ids of the system columns, as the format's Java client assigns them.
+
+A client that requires ids finds one everywhere.
+"""
 
 WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
 """Files up to this size are read with one GET; larger ones in ranges."""
 
 BUFFER_BYTES_MIN = 256 * 1024
-"""Least size of a GET when columns are streamed."""
+"""Smallest GET when columns are streamed."""
 
 FOOTER_BYTES = 64 * 1024
 """Size of the first GET of a ranged read, at the end of the file; a longer footer costs a second GET."""
@@ -77,13 +80,13 @@ class FileSettings:
     compression: str = "zstd"
     compression_level: int | None = 1
     row_group_rows: int = 262_144
-    """Rows a row group at most; a row group is the unit of pruning and of a streaming merge's memory."""
+    """Most rows of a row group. A row group is the unit of pruning and of a streaming merge's memory."""
     prefix: str = "data-"
     """Prefix of file names."""
     stats_mode: str = "truncate(16)"
     """Statistics in manifest entries: ``none``, ``counts``, ``full``, or ``truncate(length)`` to shorten texts."""
     row_group_bytes: int = 16 * 1024 * 1024
-    """Target of uncompressed Arrow bytes a row group, for wide rows."""
+    """Target size of a row group in uncompressed Arrow bytes, for wide rows."""
     durable: bool = True
     """Data survives a power loss before it is referenced. False: for benchmarks and temporary tables."""
 
@@ -126,7 +129,7 @@ class RollingWriter:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of all files put so far (URLs outside the table), also of puts with an unknown outcome."""
+        """The paths of all files put so far (URLs outside the table), including puts with an unknown outcome."""
         return tuple(self._paths)
 
     def write(self, rows: pa.Table) -> None:
@@ -134,7 +137,7 @@ class RollingWriter:
 
         Args:
             rows: the table's columns in schema order. For primary-key tables also `SEQUENCE_COLUMN` and `KIND_COLUMN`;
-                sorted by key, above all rows written before. Rows of append tables are numbered by `close`.
+                sorted by key, and above all rows written before. `close` numbers the rows of append tables.
         """
         system = None
         if self._keys:
@@ -144,10 +147,11 @@ class RollingWriter:
             self._write_group(rows.slice(start, step), None if system is None else system.slice(start, step))
 
     def close(self, *, first_sequence: int = 0) -> list[DataFile]:
-        """Finish the last file and return all of them, oldest first.
+        """Finish the last file and return all files, oldest first.
 
         Args:
-            first_sequence: for append tables, the sequence number of the first row written; files number on from it.
+            first_sequence: for append tables, the sequence number of the first row written; numbers ascend across
+                files.
         """
         if self._sink is not None:
             self._finish_file()
@@ -242,7 +246,7 @@ class RollingWriter:
 
 @dataclass(frozen=True, slots=True)
 class _GroupFacts:
-    """The part of a row group in the description of its file."""
+    """What a row group contributes to the description of its file."""
 
     row_count: int
     min_key: bytes
@@ -321,7 +325,7 @@ class OpenDataFile:
         window_bytes: int,
         int96_unit: str | None,
     ) -> None:
-        import pyarrow.parquet as pq  # only what reads or writes data files needs it
+        import pyarrow.parquet as pq  # only code that reads or writes data files needs it
 
         self._window_bytes = window_bytes
         self._source = source
@@ -348,7 +352,7 @@ class OpenDataFile:
             from pyarrow import dataset
 
             source = self._source
-            if self._ranged is not None:  # the footer is here, and would be fetched again
+            if self._ranged is not None:  # the footer was read already, and would be fetched again
                 sink = pa.BufferOutputStream()
                 self.metadata.write_metadata_file(sink)
                 source = pa.BufferReader(sink.getvalue())
@@ -360,7 +364,8 @@ class OpenDataFile:
     ) -> pa.Table:
         """The named columns (each must be in `column_names`) of all, or of the given, row groups.
 
-        Raises `Corruption` when a page does not decode. Cost: what was fetched at opening, else 1 GET a run of columns.
+        Raises `Corruption` when a page does not decode. Cost: nothing for what was fetched at opening, else 1 GET for
+        each run of columns.
         """
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
         with _decoding(self._path):
@@ -379,8 +384,8 @@ class OpenDataFile:
     ) -> Iterator[pa.RecordBatch]:
         """The same rows, at most `batch_rows` at a time.
 
-        Memory: the encoded columns of one row group, or (when these exceed the file's window) the window, divided among
-        the columns; then a GET brings one share.
+        Memory: the encoded columns of one row group, or the file's window if they exceed it. In that case the window is
+        divided among the columns, and each GET fetches one share.
         """
         wanted = list(columns)
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
@@ -424,15 +429,16 @@ def open_data_file(
     """Open one data file.
 
     Args:
-        path: relative to it.
+        path: relative to the store.
         size_bytes: the size its manifest entry states; another size is `Corruption`.
-        window_bytes: how much of the file may be held, about; a larger file is fetched in pieces.
-        whole_bytes_max: a larger file is fetched in pieces although it could be held; others whole with one GET.
-        int96_unit: of timestamps that are INT96; None: nanoseconds.
+        window_bytes: approximate limit of bytes held in memory; a larger file is fetched in pieces.
+        whole_bytes_max: a file larger than this is fetched in pieces even if the window would hold it; others are
+            fetched whole with one GET.
+        int96_unit: unit in which INT96 timestamps are read; None: nanoseconds.
 
-    Raises `NotFound`: the file is gone: its version was expired while it was being read; `Corruption`: truncated, or no
-    Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs
-    for the footer, then as `OpenDataFile` states.
+    Raises `NotFound`: the file is gone: its version was expired while it was being read; `Corruption`: truncated, or
+    not Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2
+    GETs for the footer, then as `OpenDataFile` states.
     """
     content: memoryview | _RangedFile
     suffix = path.rpartition("/")[2].rpartition(".")[2]
@@ -485,11 +491,11 @@ def _decoding(path: str) -> Iterator[None]:
 
 
 def parse_footer(body: bytes) -> pq.FileMetaData:
-    """Parse the format's FileMetaData, which is the footer of a file without its length and its mark.
+    """Parse the format's FileMetaData: the footer of a file without its length and its magic number.
 
-    Raises `Corruption`: it is something else.
+    Raises `Corruption`: the bytes are something else.
     """
-    import pyarrow.parquet as pq  # only what reads or writes data files needs it
+    import pyarrow.parquet as pq  # only code that reads or writes data files needs it
 
     framed = b"".join([_MAGIC, body, len(body).to_bytes(4, "little"), _MAGIC])
     try:
@@ -515,7 +521,7 @@ def _column_ranges(metadata: pq.FileMetaData, groups: Sequence[int], columns: se
 
 
 class _RangedFile(io.RawIOBase):
-    """A read-only file over ranges of one object: fetched ranges are served from memory, others by one GET each."""
+    """A read-only file over ranges of one object. Fetched ranges are served from memory, others by one GET each."""
 
     def __init__(self, store: ObjectStore, path: str, *, size_bytes: int) -> None:
         super().__init__()
@@ -556,7 +562,7 @@ class _RangedFile(io.RawIOBase):
         return bytes(self.read_buffer(size))
 
     def read_buffer(self, size: int = -1) -> memoryview:
-        """As `read` without a copy; called by Arrow. A range is freed once it is read to its end."""
+        """As `read` without a copy; Arrow calls it. A range is freed once it is read to its end."""
         end = self._size_bytes if size < 0 else min(self._size_bytes, self._position + size)
         start, self._position = self._position, max(self._position, end)
         if start >= end:
@@ -570,7 +576,10 @@ class _RangedFile(io.RawIOBase):
 
 
 def cast_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of data files with the types of a schema of the same columns. Raises `InvalidRequest` as `explain_nulls`."""
+    """Rows of data files, cast to the types of a schema of the same columns.
+
+    Raises `InvalidRequest` as `explain_nulls`.
+    """
     explain_nulls(rows, schema)
     columns = [cast_members(column, kind) for column, kind in zip(rows.columns, schema.types, strict=True)]
     return pa.table(columns, schema=schema)
@@ -579,7 +588,7 @@ def cast_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def explain_nulls(rows: pa.Table, schema: pa.Schema) -> None:
     """Raise `InvalidRequest` (``null_value``) when stored rows have nulls that a schema does not allow.
 
-    lakebed makes no column NOT NULL; another client may, above rows that are there.
+    lakebed makes no column NOT NULL later; another client may, when the table already has rows.
     """
     for field in schema:
         count = 0 if field.nullable else rows.column(field.name).null_count

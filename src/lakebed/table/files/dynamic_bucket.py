@@ -7,8 +7,8 @@ manifest of a snapshot names them. DO NOT CHANGE: on disk, shared with other cli
 Invariants:
 - The hash of a key is in the index of exactly one bucket of its partition, and all rows of the key are in that bucket.
   Keys of equal hash share a bucket.
-- A commit looks up its new hashes in the index of the snapshot below it. A hash that another bucket has is a
-  `Conflict`: a concurrent writer placed the key. So the first invariant also holds for concurrent writers.
+- A commit looks up its new hashes in the index of its base snapshot. A hash that another bucket has is a `Conflict`: a
+  concurrent writer placed the key. So the first invariant also holds for concurrent writers.
 - Deletes and compactions do not change the index; an overwrite drops the index of the partitions that it replaces.
 """
 
@@ -38,7 +38,7 @@ from lakebed.table.model.options import (
 Int32s = npt.NDArray[np.int32]
 
 BUCKET_ID_MAX: Final = 32_767
-"""Other clients hold a bucket's number in 16 bits."""
+"""Other clients store a bucket's number in 16 bits."""
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -52,9 +52,9 @@ class DynamicBuckets:
     """How buckets are filled. Picklable."""
 
     target_rows: int
-    """Approximate number of keys a bucket; new keys go into buckets with fewer."""
+    """Approximate number of keys in a bucket; new keys go into buckets with fewer."""
     bucket_count_max: int | None
-    """Limit of buckets a partition; at the limit they grow beyond the target. None: no limit."""
+    """Largest number of buckets in a partition. At the limit, buckets grow beyond the target. None: no limit."""
     class_count: int = 1
     """Number of classes of new keys, by hash; class c fills the buckets c, c + count, ..."""
 
@@ -140,11 +140,11 @@ class HashIndex:
 
 
 class BucketAssigner:
-    """Places keys: known ones in their buckets, new ones in buckets with room. Not thread-safe.
+    """Places keys: known keys in their buckets, new keys in buckets with room. Not thread-safe.
 
     Args:
         settings: how buckets are filled.
-        known: hashes of a partition, ascending, with their buckets; called once a partition.
+        known: hashes of a partition, ascending, with their buckets; called once for each partition.
     """
 
     def __init__(self, settings: DynamicBuckets, known: Callable[[bytes], tuple[Int32s, Int32s]]) -> None:
@@ -185,7 +185,7 @@ class BucketAssigner:
         return buckets
 
     def _fill(self, count: int, counts: dict[int, int], number: int) -> Int32s:
-        """Buckets for `count` new keys of a class: those with room by number, then new ones."""
+        """Buckets for `count` new keys of a class: first those with room, by number, then new buckets."""
         classes, most = self._settings.class_count, self._settings.bucket_count_max
         parts: list[Int32s] = []
         bucket, left = number, count
@@ -212,7 +212,7 @@ class BucketAssigner:
 
 
 def find_buckets(hashes: Int32s, index_hashes: Int32s, buckets: Int32s) -> tuple[Int32s, npt.NDArray[np.bool_]]:
-    """The bucket of each hash, and whether `there` (ascending, with its `buckets`) has it."""
+    """The bucket of each hash, and whether `index_hashes` (ascending, with their `buckets`) contains it."""
     if len(index_hashes) == 0:
         return np.zeros(len(hashes), np.int32), np.zeros(len(hashes), bool)
     at = np.minimum(np.searchsorted(index_hashes, hashes), len(index_hashes) - 1)
@@ -242,7 +242,7 @@ def index_update(
         changes: what the commit adds; their `hashes` are the keys.
         entries: the index of the snapshot that the commit is based on.
         index: reads its files.
-        drops: for an overwrite, whether each of some partitions is replaced.
+        drops: for an overwrite, says for each of some partitions whether it is replaced.
 
     Raises `Conflict`: another writer placed one of the keys in another bucket.
     """

@@ -52,7 +52,7 @@ FoldersOf = Callable[[bytes, int], tuple[str, ...]]
 
 _ENTROPY_FOLDERS: Final = r"(/[01]{4}){3}/[01]{8}$"
 _MARK_DIGITS: Final = 15
-"""DO NOT CHANGE: names of files hold marks."""
+"""DO NOT CHANGE: names of files contain marks of this length."""
 MARKED_NAME: Final = (
     r"(?P<a>[0-9a-f]{8})-(?P<b>[0-9a-f]{4})-8(?P<c>[0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}-[0-9]+\.parquet$"
 )
@@ -67,12 +67,12 @@ class FileLocation:
     """The location of a new file."""
 
     store: ObjectStore
-    """Of the root."""
+    """The store of the root."""
     path: str
-    """In that store."""
+    """The path in that store."""
     name: str
     url: str
-    """For the manifest entry."""
+    """The URL for the manifest entry."""
 
 
 class Targets:
@@ -90,7 +90,7 @@ class Targets:
         """The location of the next file.
 
         Args:
-            folder: of the bucket, relative to the table's.
+            folder: the bucket's folder, relative to the table's.
             prefix, number: the first and the last part of the file's name.
         """
         if self._paths.weights is not None:
@@ -153,9 +153,10 @@ def _mark(owner: str, folder: str, *, is_hashed: bool) -> str:
 
 
 def names_of(paths: pa.Array) -> pa.Array:
-    """The last part of each path: unique for data files, manifests and index files, whatever folder they are in.
+    """The last part of each path.
 
-    A folder's name may have a line break, for other clients write values of partitions as they are.
+    It is unique among data files, manifests and index files, whatever folder they are in. A folder's name may contain a
+    line break, because other clients write values of partitions unescaped.
     """
     return pc.replace_substring_regex(paths, r"(?s)^.*/", "")
 
@@ -202,7 +203,7 @@ def entropy_folders(names: list[str]) -> list[str]:
 
 
 def _murmur(texts: npt.NDArray[np.uint8]) -> U32:
-    """Murmur3 (32 bit, seed 0) of equally long texts, a row each."""
+    """Murmur3 (32 bit, seed 0) of equally long texts, one in each row."""
     count, length = texts.shape
     padded = np.zeros((count, (length + 3) // 4 * 4), np.uint8)
     padded[:, :length] = texts
@@ -238,7 +239,7 @@ class Roots:
 
     @classmethod
     def of(cls, schemas: Iterable[TableSchema]) -> Roots:
-        """The roots of some schemas; a schema with invalid options has none."""
+        """The roots in some schemas; a schema with invalid options has none."""
         plain: dict[str, None] = {}
         entropy: dict[str, None] = {}
         for schema in schemas:
@@ -251,12 +252,12 @@ class Roots:
 
 
 def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
-    """The external roots of a table, by all its schemas and those of its branches.
+    """The external roots of a table, from all its schemas and those of its branches.
 
     Args:
         paths: a listing of the table's folder; None: list it.
 
-    Raises `Corruption`: a schema is not readable. Cost: 1 GET a schema, and without `paths` 2 LIST or more.
+    Raises `Corruption`: a schema is not readable. Cost: 1 GET a schema, and without `paths` 2 LISTs or more.
     """
     if paths is None:
         layout = Layout()
@@ -302,7 +303,7 @@ class OwnFiles:
     def _are_hashed(
         self, folder_urls: pa.Array, names: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]]
     ) -> BoolArray:
-        """Which files are in the folders of the hashes of their names."""
+        """Which files are in the folders that the hashes of their names yield."""
         assert self._roots is not None
         above = pc.replace_substring_regex(folder_urls, _ENTROPY_FOLDERS, "")
         is_hashed = _are_in(above, numbers, folders, self._roots.entropy)
@@ -328,9 +329,9 @@ def _are_in(
 
 
 def list_root(store: ObjectStore, root: str, schema: TableSchema) -> Iterator[ObjectMeta]:
-    """What is in the folders of buckets below an external root of a table, by URLs.
+    """The objects in the folders of buckets below an external root of a table, by their URLs.
 
-    Cost: 1 LIST a folder of partitions and 1 a thousand files.
+    Cost: 1 LIST for each folder of partitions and 1 for each thousand files.
     """
     place = open_elsewhere(store, root)
     for folder in _bucket_folders(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):

@@ -1,8 +1,8 @@
-"""Timestamps that a Parquet file has as INT96: the search for those that nanoseconds do not hold.
+"""Timestamps that a Parquet file stores as INT96: the search for those that 64-bit nanoseconds cannot hold.
 
-INT96 is a day and a time of day, the default of Spark's writer. Arrow (26.0) reads it as 64-bit nanoseconds, of the
-years 1677 to 2262, and turns others, such as the 31st of December 9999, into wrong ones without a word. No statistics
-tell them, so the values are read.
+INT96 is a day and a time of day; it is the default of Spark's writer. Arrow (26.0) reads it as 64-bit nanoseconds,
+which cover the years 1677 to 2262. It silently turns others, such as 31 December 9999, into wrong values. No statistics
+show them, so the values are read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 READ_UNIT: Final = "ms"
-"""What the columns are read in, to be searched: it holds every year that Spark has."""
+"""The unit in which the columns are read for the search: it holds every year that Spark has."""
 BATCH_ROWS: Final = 65_536
 _FIRST_MS, _LAST_MS = -(2**63) // 10**6 + 1, 2**63 // 10**6 - 1
 
 
 def int96_columns(footer: pq.FileMetaData) -> Sequence[str]:
-    """Names of the columns in which INT96 may be; empty when the file has none. Reads no row."""
+    """Names of the columns that may contain INT96; empty when the file has none. Reads no row."""
     leaves = (footer.schema.column(position) for position in range(footer.num_columns))
     if not any(leaf.physical_type == "INT96" for leaf in leaves):
         return ()
@@ -51,7 +51,7 @@ def refuse_far_instants(batches: Iterable[pa.RecordBatch], *, file_name: str) ->
 
 
 def has_timestamps(kind: pa.DataType) -> bool:
-    """Whether a type is a timestamp or has one inside."""
+    """Whether a type is a timestamp or contains one."""
     if pa.types.is_nested(kind):
         return any(has_timestamps(kind.field(position).type) for position in range(kind.num_fields))
     return bool(pa.types.is_timestamp(kind))

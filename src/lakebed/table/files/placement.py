@@ -80,13 +80,13 @@ _NOT_IMPLEMENTED: Final = {
     "blob-view-field": frozenset(("",)),
     "vector-field": frozenset(("",)),
 }
-"""Other such options of the format, with the values that have no effect."""
+"""Other such options of the format, with the values that change nothing."""
 
 _PREFIXES: Final = ("data-file.", "bucket")
-"""Unknown options with these prefixes are treated as such options."""
+"""Unknown options with these prefixes are treated like options that decide the location."""
 
 _ABOUT_OTHERS: Final = frozenset(("bucket-append-ordered", "data-file.thin-mode"))
-"""Options with these prefixes that are not such options."""
+"""Options with these prefixes that do not decide the location."""
 
 _FLOATING: Final = frozenset(("FLOAT", "DOUBLE"))
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
@@ -158,7 +158,7 @@ class Placement:
         return [tuple(dict.fromkeys(filter(_is_inside, row))) for row in zip(*spellings, strict=True)]
 
     def specs(self, partitions: pa.Array) -> list[dict[str, str]]:
-        """The values of some partitions by column, as the texts of which folders are named. Raises as above."""
+        """The values of some partitions by column, as the texts in folder names. Raises as `partition_folders`."""
         if not self.names:
             return [{} for _ in range(len(partitions))]
         columns = decode_rows(partitions, self.types)

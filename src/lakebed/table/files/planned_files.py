@@ -1,10 +1,11 @@
-"""The files of a split as rows of a planned table: described by columns, made into objects when they are read.
+"""The files of a split as rows of a planned table: described by columns, and made into objects only when used.
 
 Owns: `PlannedFiles`, and `columns_of`, which describes many files without making objects. A plan of 100,000 files holds
-one Arrow table and, for each split, the positions of its files; a `DataFile` costs about 20 us, so it is made for the
-splits that a process really reads. Invariants: behaves as the tuple of its files, in comparison, hashing and pickling
-too. The table is immutable. Thread safe: two threads that touch it at once may both make the files, and these are
-equal.
+one Arrow table and, for each split, the positions of its files. A `DataFile` costs about 20 us, so only a process that
+reads a split makes its files.
+
+Invariants: behaves as the tuple of its files, also in comparison, hashing and pickling. The table is immutable.
+Thread-safe: if two threads use it at once, both may make the files, and these are equal.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Invariants:
 - Files whose keys may overlap are in one split. So splits can be read anywhere, in any order, and concatenated.
 - `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by
   the snapshot that committed them. Files of one level > 0 are adjacent, in key order: they are one sorted run.
-- `Split.needs_merge` is False only if every file may be read on its own: one run, and no deletes; or files above level
-  0 of which deletion vectors mark the older row of every key.
+- `Split.needs_merge` is False only if every file may be read on its own: either there is one run without deletes, or
+  the files are above level 0 and deletion vectors mark the older row of every key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 PAIRS_MAX: Final = 4_000_000
-"""Pairs of files of a section that are compared to leave some of them out; a larger section stays whole."""
+"""Most pairs of files of a section that are compared in order to leave out files; a larger section stays whole."""
 
 
 def plan_splits(
@@ -53,11 +53,12 @@ def plan_splits(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: names and types of partition columns and keys.
-        target_bytes: files are packed together up to this size; a merge is never cut; None: as options say.
-        open_cost_bytes: least weight of a file; None: as options say.
-        may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
-        newest_survives: drop other files, too, as `find_unneeded` allows.
-        is_marked: above level 0, vectors mark all rows of a key but one; only buckets with deletes need a merge there.
+        target_bytes: files are packed together up to this size; a merge is never cut; None: as the options say.
+        open_cost_bytes: least weight of a file; None: as the options say.
+        may_match: one element for each entry; files that need no merge are dropped where it is False. None keeps all.
+        newest_survives: also drop other files, as `find_unneeded` allows.
+        is_marked: above level 0, vectors mark all rows of a key except one; only buckets with deletes need a merge
+            there.
 
     Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
     """
@@ -113,7 +114,7 @@ class BucketGroup:
     other_folders: tuple[str, ...] = ()
 
     def split(self, files: Sequence[DataFile], *, needs_merge: bool, schema_id: int, row_count: int) -> Split:
-        """Some files of the bucket, to be read together."""
+        """A split of some files of the bucket, to be read together."""
         return Split(
             partition=self.partition,
             partition_values=self.partition_values,
@@ -147,7 +148,7 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema) -> list[BucketGroup
 
 
 def key_sections(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
-    """Cut the files of one bucket between key ranges; sections in key order, the files of each in merge order."""
+    """Cut the files of one bucket between key ranges. Sections are in key order, the files of each in merge order."""
     low, high = _ranges_of(files, schema)
     order = np.lexsort((high, low))
     reach = np.maximum.accumulate(high[order])
@@ -189,7 +190,7 @@ def sort_into_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[li
     """Files of one bucket as sorted runs, oldest first.
 
     Each level > 0 is one run. Level-0 files of one commit are one run if their keys do not overlap (one sorted batch in
-    several files); otherwise each is a run.
+    several files); otherwise each file is a run.
     """
     if len(files) == 1:
         return [list(files)]
@@ -225,7 +226,7 @@ def states_deletes(file: DataFile) -> bool:
 
 
 def touching(splits: Sequence[Split], files: Sequence[DataFile], *, schema: TableSchema) -> list[Split]:
-    """The splits that may have a key between the least and the greatest key of `files`; all of one bucket."""
+    """The splits that may have a key between the least and the greatest key of `files`; all are of one bucket."""
     every = [*files, *(file for split in splits for file in split.files)]
     low, high = _ranges_of(every, schema)
     least, greatest = low[: len(files)].min(), high[: len(files)].max()
@@ -249,16 +250,16 @@ class _KeyedRows:
     high: IntArray
     """Ranks of the least and greatest keys, by entry."""
     span: int
-    """Above all ranks."""
+    """A number above all ranks."""
     free: BoolArray | None
-    """By group: each of its files is read on its own, though their keys may overlap; None: in no group."""
+    """For each group, whether its files are read on their own although their keys may overlap; None: in no group."""
 
     @classmethod
     def of(
         cls, entries: pa.Table, order: IntArray, group_of: IntArray, schema: TableSchema, *, free: BoolArray | None
     ) -> _KeyedRows:
         """Sort entries, given by group."""
-        if len(order) == group_of[-1] + 1:  # one file a bucket: no keys to compare
+        if len(order) == group_of[-1] + 1:  # one file in each bucket: no keys to compare
             low = high = np.zeros(len(order), np.int64)
             span = 1
         else:
@@ -294,17 +295,17 @@ class _KeyedRows:
 def find_unneeded(
     keys: tuple[IntArray, IntArray], *, sequences: tuple[IntArray, IntArray], may_match: BoolArray
 ) -> BoolArray:
-    """Which files of a section a read with a filter leaves out, where the newest row of a key survives as it is.
+    """Which files of a section a read with a filter leaves out, if the newest row of a key survives unchanged.
 
-    They hold no match, and each other file with keys of theirs is left out as well, or all its rows are newer. So no
-    older row reappears.
+    A file is left out if it holds no match, and every other file with keys in its range is left out too or has only
+    newer rows. So no older row reappears.
 
     Args:
         keys: codes of the least and the greatest key of each file.
         sequences: the least and the greatest sequence number of each.
         may_match: whether a file may hold a match.
 
-    Cost: one comparison of each file without a match with each other file, as often as files are found to be needed.
+    Cost: compares each file without a match with each other file, and again each time a file turns out to be needed.
     """
     low, high = keys
     first, last = sequences
@@ -379,7 +380,7 @@ def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> In
     for bound in bounds:
         while start < bound:
             starts.append(start)
-            # The first one is taken in any case, the others while the sum is within the target.
+            # The first file is taken in any case, others while the sum is within the target.
             start = max(start + 1, bisect_right(sums, sums[start] + target_bytes, start + 1, bound + 1) - 1)
     return np.array(starts, np.int64)
 

@@ -1,1 +1,1 @@
-"""Changes of rows as users ask for them: append, upsert, delete, update, overwrite."""
+"""Changes of rows as users request them: append, upsert, delete, update, overwrite."""

@@ -1,6 +1,6 @@
 """Which live files an overwrite replaces. Only the manifests of the newest snapshot are read.
 
-Owns: `Overwrite` and its derivation from a snapshot, which every try of a commit repeats because it depends on the
+Owns: `Overwrite`, and deriving it from a snapshot. Every try of a commit derives it again, because it depends on the
 state.
 """
 
@@ -26,27 +26,27 @@ from lakebed.table.read.partitions import are_among, equal_value, partition_scal
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Which live files a commit replaces; chosen in the newest snapshot at each try."""
+    """Which live files a commit replaces. They are chosen in the newest snapshot at each try."""
 
     partition: Mapping[str, object] = field(default_factory=dict)
     """Static: files whose partition columns equal these values; empty is the whole table."""
     dynamic: bool = False
-    """Instead: every partition that the change adds files to, and no other."""
+    """Instead: every partition that the change adds files to, and only those."""
     where: Predicate | None = None
-    """Instead: the partitions for which it is true; over partition columns."""
+    """Instead: the partitions for which this predicate over partition columns is true."""
     partitions: Sequence[Mapping[str, object]] | None = None
-    """Instead: these partitions, each by the values of all partition columns."""
+    """Instead: these partitions, each given by the values of all partition columns."""
     rows: Predicate | None = None
-    """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
+    """Instead: the rows for which this predicate over any columns is true; only in tables without a primary key."""
 
 
 def find_partitions_to_replace(
     schema: TableSchema, overwrite: Overwrite, *, added: pa.Array | pa.ChunkedArray
 ) -> Callable[[pa.Array], pa.Array]:
-    """Which partitions an overwrite replaces: a function from stored partitions to whether each is one of them.
+    """Which partitions an overwrite replaces: a function from stored partitions to whether each is replaced.
 
     Args:
-        overwrite: not one of rows, whose files are read and rewritten.
+        overwrite: not an overwrite of rows, whose files are read and rewritten.
         added: the stored partitions of the new rows, each any number of times.
 
     Raises:
@@ -67,7 +67,7 @@ def find_partitions_to_replace(
             decoded = decode_rows(partitions, [field.type for field in fields])
             columns = dict(zip((column.name for column in fields), decoded, strict=True))
             if where is not None:
-                # One column more, or a table without partition columns would have no rows to ask about.
+                # Add a column: without partition columns, the table would have no rows to evaluate.
                 rows = pa.table([*decoded, partitions], names=[*columns, ""])
                 return pc.fill_null(mask_of(where, rows), False)
             for name, value in wanted.items():
@@ -78,7 +78,7 @@ def find_partitions_to_replace(
 
 
 def files_in(live: pa.Table, hits: Callable[[pa.Array], pa.Array]) -> pa.Table:
-    """The entries of live files that are in partitions of `find_partitions_to_replace`."""
+    """The entries of live files in the partitions that `find_partitions_to_replace` selects."""
     partitions = pc.unique(live["partition"])
     return live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
 

@@ -1,8 +1,8 @@
 """Delete rows of an append table that an engine has found: by file and position, with new rows in the same commit.
 
 Owns: `delete_positions`, and `position_changes` for callers that commit by themselves. An engine reads a version,
-computes which rows go and which come (UPDATE and MERGE are both), and commits both at once: the rows that go are
-marked in deletion vectors, so their files are not rewritten.
+computes which rows to delete and which to add (UPDATE and MERGE are both), and commits both at once. The deleted rows
+are marked in deletion vectors, so their files are not rewritten.
 
 Invariant: a commit is refused as `Conflict` when another writer deleted rows of the same files, or replaced one of
 them, after the version was read.
@@ -42,21 +42,21 @@ def delete_positions(
     """Delete rows by position, and add rows, in one commit.
 
     Args:
-        positions: by name of the data file (without folder): numbers of rows, from 0 on, in any order. Rows that are
-            deleted already are ignored.
+        positions: by name of the data file (without folder): numbers of rows, counted from 0, in any order. Rows that
+            are deleted already are ignored.
         basis: the version that the positions, and the added rows, were computed from.
         added: what writers of the new rows returned (`TableWriter.finish`).
-        options: of the commit.
+        options: options of the commit.
 
     Returns the snapshot; None when nothing is deleted or added.
 
     Raises:
-        InvalidRequest: the table has no deletion vectors, a file is not one of the version, or a position is not one
-            of its rows.
+        InvalidRequest: the table has no deletion vectors, a file is not in the version, or a position is not in its
+            file.
         Conflict: kind ``rows_changed`` or ``file_gone``: another writer changed rows of these files since `basis`, or
             (with `added`) rows of the buckets of the new rows. Nothing was changed, and the files of `added` are
             deleted: compute again from the newest version.
-    Cost: the manifests of `basis` that are not cached, 1 GET a file that has a vector, and 1 commit.
+    Cost: the manifests of `basis` that are not cached, 1 GET for each file that has a vector, and 1 commit.
     """
     try:
         changes = [*position_changes(branch, positions, basis=basis), *added]
@@ -106,7 +106,7 @@ def position_changes(
 
 
 def _check(positions: PositionsLike, *, name: str, row_count: int) -> Positions:
-    """Positions ascending, each once."""
+    """The positions ascending and without repetitions. Raises for positions that are not in the file."""
     result: Positions = np.unique(np.asarray(positions, dtype=np.int64))
     if len(result) and not 0 <= int(result[0]) <= int(result[-1]) < row_count:
         outside = int(result[0]) if result[0] < 0 else int(result[-1])

@@ -3,10 +3,10 @@
 Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit.
 
 Invariants:
-- A verb works on the newest snapshot, and then on the newest schema: it looks for it, by a context of its own that
-  other verbs do not move, or is repeated when the commit finds that it worked by an older one.
-- A delete by predicate marks rows in deletion vectors, rewrites files, or deletes the keys that it found. When another
-  writer replaced one of those files or changed rows of the same buckets meanwhile, the delete is repeated on the new
+- A verb works on the newest snapshot and then on the newest schema. Either it reads that schema, in its own context
+  that other verbs do not change; or it is repeated when the commit finds that it used an older schema.
+- A delete by predicate marks rows in deletion vectors, rewrites files, or deletes the keys of matching rows. If another
+  writer meanwhile replaced one of those files or changed rows of the same buckets, the delete is repeated on the new
   state: a deleted row never returns, and a row that no longer matches stays.
 """
 
@@ -51,11 +51,10 @@ from lakebed.table.write.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write.write_settings import WriteSettings, check_writable
 
 TRIES_MAX = 20
-"""How often a verb starts over because another writer replaced its files, changed the schema, or placed its new keys
-elsewhere."""
+"""How often a verb starts over when another writer replaces its files, changes the schema, or moves its new keys."""
 
 CHANGED_KINDS: Final = ("file_gone", "rows_changed", "index_changed", "schema_changed")
-"""Kinds of the conflicts after which a verb that read rows reads them again."""
+"""Kinds of conflicts after which a verb that read rows reads them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Rewrite:
     """One file of an append table of which a delete by predicate may delete rows. Picklable."""
 
     split: Split
-    """The file alone."""
+    """The split that consists of this file."""
     total_buckets: int
 
 
@@ -71,7 +70,7 @@ class Rewrite:
 
 
 def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWriter:
-    """A writer that starts from the newest snapshot, by the schema that the context has seen.
+    """A writer that starts from the newest snapshot, with the schema that the context has seen.
 
     Args:
         replaces_all: its rows will replace the live rows (an overwrite).
@@ -99,7 +98,7 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
 
 
 def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
-    """Append to an append table, upsert into a primary-key table; see `Table.write`."""
+    """Append to an append table, or upsert into a primary-key table; see `Table.write`."""
     check_keywords(options, CommitOptions)
     return _write_rows(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
 
@@ -117,14 +116,14 @@ def _write_rows(
     options: CommitOptions,
     check: Callable[[TableSchema], None] = lambda schema: None,
 ) -> Snapshot:
-    """Write and commit rows; again when another writer changed the schema, or placed some of the new keys elsewhere.
+    """Write and commit rows. Repeat when another writer changed the schema, or placed some of the new keys elsewhere.
 
     Args:
-        check: raises `InvalidRequest` for a table that is not to be written to; called in each try, because the table
-            may be another one than its handle has seen: dropped and created again.
+        check: raises `InvalidRequest` for a table that must not be written to. It is called in each try, because the
+            table may no longer be the one that its handle has seen: dropped and created again.
 
-    The commit looks for the newest schema, so that a write does not have to. A stream is read once, so there it is
-    looked for before, and a later change of the columns is carried.
+    The commit reads the newest schema, so a write need not do so. A stream can be read only once: for a stream the
+    schema is read before, and a later change of the columns is carried over.
     """
     branch, tries_left = branch.detach(), TRIES_MAX
     while True:
@@ -175,8 +174,8 @@ def delete(
 ) -> Snapshot | None:
     """Delete rows by predicate or by key; exactly one is given. See `Table.delete`.
 
-    Deleting a missing key is a no-op. With the option ``sequence.field`` the keys bring its columns too: a row that is
-    newer by them stays.
+    Deleting a missing key is a no-op. With the option ``sequence.field`` the keys come with its columns, and a row that
+    is newer by them stays.
     """
     check_keywords(options, CommitOptions)
     if (where is None) == (keys is None):
@@ -190,13 +189,14 @@ def delete(
 
 
 def _delete_where(branch: TableBranch, where: Predicate | str, *, options: CommitOptions) -> Snapshot | None:
-    """Delete the rows for which a predicate is true; None when there is none.
+    """Delete the rows for which a predicate is true; None when there are no such rows.
 
-    With the option ``sequence.field`` each delete has the values of the row that was read: it deletes that row and
-    all older ones, and not one that another writer makes newer meanwhile.
+    With the option ``sequence.field`` each delete has the values of the row that was read. It deletes that row and all
+    older ones, but not a row that another writer makes newer meanwhile.
 
-    Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table rewrites
-    the files with matching rows, or (with deletion vectors) one small index file for each partition that has some.
+    Cost: reads the files that may match. A primary-key table then writes one delete for each row. An append table
+    rewrites the files with matching rows, or (with deletion vectors) writes one small index file for each partition
+    that has some.
     """
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
@@ -216,7 +216,7 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
 
 
 def _deletes(branch: TableBranch, where: Predicate | str, basis: Basis) -> list[BucketChange]:
-    """Changes that delete the keys of the rows that match in a version; none when no row matches."""
+    """Changes that delete the keys of the rows that match in a version; empty when no row matches."""
     columns = delete_columns(branch.schema)
     matches = scan_snapshot(branch, basis.snapshot, merges_new=True, columns=columns, where=where).to_arrow()
     if matches.num_rows == 0:
@@ -253,14 +253,16 @@ class OverwritePlan:
     row_count: int
     """New rows."""
     replaced_row_count: int
-    """Rows as they are stored, before merging; they and their files leave the newest version."""
+    """Rows as they are stored, before merging. They and their files leave the newest version."""
     replaced_file_count: int
 
 
 def plan_overwrite(
     branch: TableBranch, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool
 ) -> OverwritePlan:
-    """What `overwrite` would do now; writes nothing, and raises what it would raise about its arguments and the rows.
+    """What `overwrite` would do now.
+
+    Writes nothing, and raises what `overwrite` would raise about its arguments and rows.
 
     Cost: the rows are read into memory, and the manifests of the newest snapshot.
     """
@@ -304,7 +306,7 @@ def commit_changes(
     Args:
         overwrite: also replace these live files, chosen in the newest snapshot.
         basis: the version that the changes were made from; see `CommitRequest.basis`.
-        own: the files of the changes, where they were written for this commit alone; see `CommitRequest.own`.
+        own: the files of the changes, if they were written only for this commit; see `CommitRequest.own`.
     """
     options = options or {}
     check_keywords(options, CommitOptions)
@@ -312,7 +314,7 @@ def commit_changes(
         return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options, own=own or OwnFiles())
     derive = None
     if overwrite is not None:
-        # What an overwrite takes away is in no changelog, so neither is what it brings.
+        # No changelog contains what an overwrite takes away, so none may contain what it adds.
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
@@ -330,10 +332,10 @@ def commit_or_discard(
     schema_id: int | None = None,
     options: CommitOptions,
 ) -> Snapshot:
-    """Commit changes whose files were written for this commit. Delete them when it is refused, or repeats another.
+    """Commit changes whose files were written for this commit. Delete the files when it is refused or repeats another.
 
-    So they are after any other error, and an interrupt, before a snapshot was put that could name them.
-    A batch without any row makes no snapshot where one exists.
+    The files are also deleted after any other error, and an interrupt, if no snapshot that could name them was put. A
+    batch without any row makes no snapshot if the table has one.
 
     Args:
         schema_id: as of `CommitRequest`.
@@ -355,7 +357,7 @@ def commit_or_discard(
             own=own,
         )
     except BaseException as error:
-        # These three say that nothing was committed; any other one leaves that open, once a snapshot was put.
+        # These three say that nothing was committed. After any other error that is uncertain, once a snapshot was put.
         if isinstance(error, Conflict | InvalidRequest | NotFound) or not own.may_be_named:
             discard_changes(branch, changes)
         raise
@@ -367,7 +369,7 @@ def commit_or_discard(
 def rewrites_of(
     branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None
 ) -> tuple[list[Rewrite], ReadPlan]:
-    """The files of an append table that a delete by predicate has to read, and the plan to read them by.
+    """The files of an append table that a delete by predicate must read, and the plan to read them with.
 
     Args:
         basis: the version; None: the newest.
@@ -438,7 +440,7 @@ class _OverwrittenRows:
         return StagedChange(entries=entries_of_changes(changes), base=head, changes=changes)
 
     def discard(self, names: Sequence[str]) -> None:
-        """Delete what was written in place of some files."""
+        """Delete what was written to replace some files."""
         gone = [change for _, change in map(self.done.pop, names) if change is not None]
         discard_changes(self.branch, gone)
 
@@ -446,7 +448,7 @@ class _OverwrittenRows:
 def _commit_overwritten_rows(
     branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions, own: OwnFiles
 ) -> Snapshot:
-    """Commit changes in place of the rows for which a predicate is true; the files of `added` stay when it fails.
+    """Commit changes that replace the rows for which a predicate is true; the files of `added` stay when it fails.
 
     Raises as `commit`. Cost: reads the files that may match, and rewrites those with matching rows.
     """
@@ -462,13 +464,13 @@ def _commit_overwritten_rows(
 def without_rows(
     store: ObjectStore, rewrite: Rewrite, *, where: Predicate, plan: ReadPlan, environment: Environment
 ) -> BucketChange | None:
-    """Delete the rows of a file that match; None when none does.
+    """Delete the matching rows of a file; None when no row matches.
 
-    In a table with deletion vectors the file stays and its rows are marked, unless all of them match; in any other one
-    the file is rewritten without them.
+    In a table with deletion vectors the file stays and its rows are marked, unless all of them match. In any other
+    table the file is rewritten without them.
 
     Args:
-        rewrite, plan: of `rewrites_of`.
+        rewrite, plan: from `rewrites_of`.
         where: rows for which it is true are deleted.
         environment: gives the new file's name and time.
     """
@@ -518,7 +520,7 @@ def mark_deleted(rewrite: Rewrite, positions: Positions, *, already: int) -> Buc
     Args:
         rewrite: the file, with its vector.
         positions: of rows that are not deleted yet.
-        already: how many rows of the file are deleted.
+        already: count of deleted rows of the file.
     """
     split, file = rewrite.split, rewrite.split.files[0]
     if len(positions) == 0:
@@ -543,7 +545,10 @@ def _not_matching(rows: pa.Table, where: Predicate) -> pa.Table:
 
 
 def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
-    """Rows of a static overwrite: partition columns that are missing are filled in, those there must agree."""
+    """Rows of a static overwrite.
+
+    Missing partition columns are added; existing ones must have the partition's values.
+    """
     for name, constant in partition_scalars(partition, schema=schema).items():
         kind = constant.type
         position = rows.schema.get_field_index(name)

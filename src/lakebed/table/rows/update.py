@@ -1,7 +1,7 @@
-"""Update rows that a predicate finds: read them, change columns, write them in place of the old ones, in one commit.
+"""Update the rows that match a predicate: read them, change columns, and write them back, in one commit.
 
-Owns: `update` and `check_updatable`. Invariants: rows are read and replaced in one version; when another writer changed
-these rows or replaced their files meanwhile, the update is repeated on the new state.
+Owns: `update` and `check_updatable`. Invariants: rows are read and replaced in one version. If another writer meanwhile
+changed these rows or replaced their files, the update is repeated on the new state.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lakebed.table.schema.schema import require_column
 from lakebed.texts import format_count, format_value
 
 Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
-"""New values by column: one for all rows, or a function of the rows found."""
+"""New values by column: one value for all rows, or a function of the matching rows."""
 
 
 def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, options: CommitOptions) -> Snapshot | None:
-    """Change columns of the rows for which a predicate is true; None when there is none. See `Table.update`.
+    """Change columns of the rows for which a predicate is true; None when there are no such rows. See `Table.update`.
 
-    Cost: as a delete by predicate, and writing the rows found.
+    Cost: as a delete by predicate, and writing the matching rows.
     """
     check_keywords(options, CommitOptions)
     predicate = as_predicate(where)
@@ -80,7 +80,7 @@ def _check_columns(schema: TableSchema, columns: Columns) -> None:
 
 
 def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Columns) -> list[BucketChange]:
-    """The rows found, with their new values, and in an append table the files without them."""
+    """The matching rows with their new values, and in an append table the files without them."""
     matches = scan_snapshot(branch, basis.snapshot, merges_new=True, where=where).to_arrow()
     if matches.num_rows == 0:
         return []
@@ -133,9 +133,9 @@ def _has_zone(value: datetime.datetime) -> bool:
 
 
 def _refuse_loss(value: object, kind: pa.DataType) -> None:
-    """Raise `ValueError` for what Arrow (26.0) would cut or guess without a word.
+    """Raise `ValueError` for values that Arrow (26.0) would silently cut or guess.
 
-    Fractions, times of days, unknown fields; and time zones, which rows that are written may not lose or gain either.
+    These are fractions, times of day and unknown fields; and time zones, which written rows must neither lose nor gain.
     """
     if isinstance(value, float | np.floating | Decimal):
         counts = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
@@ -147,7 +147,7 @@ def _refuse_loss(value: object, kind: pa.DataType) -> None:
     elif isinstance(value, datetime.datetime) and pa.types.is_timestamp(kind) and _has_zone(value) != bool(kind.tz):
         raise ValueError("it has no time zone" if kind.tz else "it has a time zone, which the column has not")
     elif isinstance(value, datetime.datetime | datetime.time) and pa.types.is_temporal(kind):
-        pa.scalar(value).cast(kind)  # refuses digits of a second that the type has not
+        pa.scalar(value).cast(kind)  # refuses fractions of a second that are finer than the type
     elif pa.types.is_struct(kind):
         given = dict(value) if isinstance(value, Mapping | list | tuple) else {}
         unknown = [name for name in given if name not in {field.name for field in kind}]
