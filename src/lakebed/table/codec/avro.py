@@ -1,13 +1,16 @@
 """Avro container files to and from flat Arrow columns, without a Python loop over records. Pure.
 
 Owns: reading and writing record files with the kinds of fields that manifests have. A column is named by its path
-through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``. Method: given the start of each record, all records
-are decoded together, field by field, with a few numpy calls over the positions of all records for each field. lakebed's
-files state the length of every record in the header entry `LENGTHS_KEY` (base64 of zstandard over uint32; other readers
-ignore it). In files of other clients `avro_foreign` skips from record to record. Invariants: damaged bytes always raise
-`Corruption` with the path of the file and never yield fewer records. Every record must end where the next begins, every
-block has the sync marker, lakebed's blocks have zstandard's checksum, and the sync marker of lakebed's files is the
-digest of their header.
+through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
+
+Method: given the start of each record, all records are decoded together, field by field, with a few numpy calls for
+each field over the positions of all records. lakebed's files state the length of every record in the header entry
+`LENGTHS_KEY` (base64 of zstandard over uint32; other readers ignore it). In files of other clients `avro_foreign` skips
+from record to record.
+
+Invariants: damaged bytes always raise `Corruption` with the path of the file, and never yield fewer records. Every
+record must end where the next begins, every block has the sync marker, lakebed's blocks have zstandard's checksum, and
+the sync marker of lakebed's files is the digest of their header.
 """
 
 from __future__ import annotations
@@ -62,9 +65,9 @@ __all__ = [
 
 BLOCK_BYTES_TARGET: Final = 1 << 20
 SMALL_COUNT_MAX: Final = 64
-"""Up to so many records a file is encoded and decoded record by record."""
+"""Files of up to this many records are encoded and decoded record by record."""
 _JOINED_COUNT_MIN: Final = 4
-"""Fewer files of a schema are decoded faster one by one."""
+"""If fewer files have one schema, decoding them one by one is faster."""
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
@@ -96,11 +99,11 @@ def _check_blocks(starts: I64, counts: list[int], blocks: list[bytes]) -> None:
 def decode_columns(
     body: Buffer, *, path: str, narrow: Mapping[str, pa.DataType] | None = None
 ) -> tuple[int, dict[str, pa.Array]]:
-    """The records of a container file, one Arrow array a leaf field.
+    """The records of a container file, one Arrow array for each leaf field.
 
     Args:
-        body: of the file.
-        narrow: types of integers, by path, that few records are decoded to at once; others may still be int64.
+        body: the bytes of the file.
+        narrow: types of integers, by path, to which few records are decoded directly; others may still be int64.
 
     Returns:
         ``(record count, columns by path)``: numbers as int64, ``bytes`` and ``string`` as such, arrays as lists.
@@ -130,16 +133,18 @@ class Content:
 def decode_extended(
     body: Buffer, *, path: str, parts: Sequence[Content]
 ) -> tuple[Content, int, int, FewRecords | dict[str, pa.Array]]:
-    """The records of a container file behind those that it shares with others.
+    """The records of a container file that come after those it shares with other files.
 
     Args:
-        parts: what the file may begin with, one behind the other; of these the longest run that it begins with is not
-            decoded again. Files of lakebed, which state the lengths of their records, are always decoded whole.
+        parts: what the file may begin with, one after the other. The longest run of them with which it does begin is
+            not decoded again. Files of lakebed, which state the lengths of their records, are always decoded whole.
 
     Returns:
-        ``(content, how many of the parts it begins with, count of the other records, their columns)``, the last two as
-        `decode_columns` returns them, or few records that are not columns yet; without other records no columns. Raises
-        as that. Cost: as that, of the other records alone.
+        ``(content, number of parts that the file begins with, count of the other records, their columns)``. The last
+        two are as `decode_columns` returns them, or few records that were not converted to columns; without other
+        records there are no columns.
+
+    Raises as `decode_columns`. Cost: as `decode_columns`, for the other records only.
     """
     with explain_damage(path):
         header, counts, blocks = _read_content(body)
@@ -172,7 +177,7 @@ def _read_content(body: Buffer) -> tuple[Header, list[int], list[bytes]]:
 
 
 def _few_records(content: tuple[Header, list[int], list[bytes]]) -> FewRecords | None:
-    """The records, one by one; None: there are many, or some that are read as columns alone."""
+    """The records, one by one; None: there are many, or some can be read only as columns."""
     header, counts, blocks = content
     if sum(counts) > SMALL_COUNT_MAX:
         return None
@@ -189,7 +194,7 @@ def _decode_content(content: tuple[Header, list[int], list[bytes]]) -> tuple[int
 
 @contextmanager
 def explain_damage(path: str) -> Iterator[None]:
-    """Name the file in errors of what is read of it."""
+    """Add the file's path to errors that occur while its content is read."""
     try:
         yield
     except UnsupportedFormat as error:
@@ -212,7 +217,7 @@ class JoinedFiles:
     """Files of one schema that were decoded together: their records, one file after the other."""
 
     positions: list[int]
-    """Of the files, ascending."""
+    """Positions of the files, ascending."""
     counts: list[int]
     """Records of each file."""
     columns: dict[str, pa.Array]
@@ -231,10 +236,10 @@ class _Joining:
 
 
 def decode_joined(bodies: Sequence[Buffer]) -> list[JoinedFiles]:
-    """The records of many container files, all files of one schema in one pass.
+    """The records of many container files; all files of one schema are decoded in one pass.
 
-    A file is in no result where it takes `decode_columns` to decode it, or to say what is wrong with it: it is another
-    client's, or damaged, or one of its schema is damaged, or only few have its schema.
+    A file is in no result if only `decode_columns` can decode it, or say what is wrong with it. That is so when another
+    client wrote it, when it is damaged, when another file of its schema is damaged, or when few files have its schema.
 
     Cost: 50 us a file and 3 us a record. Memory: all files, uncompressed, and the result.
     """
@@ -271,7 +276,7 @@ def decode_joined(bodies: Sequence[Buffer]) -> list[JoinedFiles]:
 
 
 _OTHER_FORMATS: Final = {b"ORC": "ORC", b"PAR1": "Parquet"}
-"""By their first bytes."""
+"""Other formats by their first bytes."""
 
 _UNREADABLE: Final = (
     DamageError,
@@ -325,7 +330,7 @@ class _Decoder:
         return binary_array(gather_bytes(self.data, starts, lengths), lengths, text=text), ends
 
     def value(self, kind: Any, at: I64) -> tuple[pa.Array, I64]:
-        """A field that is not a record."""
+        """Decode a field that is not a record."""
         if isinstance(kind, list):
             return self.union(kind, at)
         if isinstance(kind, dict):
@@ -468,7 +473,7 @@ def _record(name: str, fields: Mapping[str, Any], names: Mapping[str, str]) -> d
 
 
 def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> bytes:
-    """A container file of `count` records; inverse of `decode_columns`.
+    """Encode `count` records as a container file; inverse of `decode_columns`.
 
     Args:
         schema: a record of ints, longs, bytes, strings, arrays of these, optional ones, and records of them.
@@ -500,7 +505,7 @@ def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes
         {
             "avro.codec": "zstandard",
             "avro.schema": schema.text,
-            # Header entries are text for some readers.
+            # Some readers require header entries to be text.
             LENGTHS_KEY.decode(): base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
         }
     )
@@ -560,7 +565,7 @@ def _large_binary(blob: Bytes, lengths: I64) -> pa.Array:
 
 
 def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
-    """One field of every record: the concatenated bytes, and the number of bytes of each."""
+    """Encode one field of every record: the concatenated bytes, and the number of bytes of each."""
     if isinstance(kind, list):
         return _encode_optional(kind, array)
     if isinstance(kind, dict) and kind["type"] == "array":
@@ -621,7 +626,7 @@ def _encode_array(items: Any, array: pa.Array) -> tuple[Bytes, I64]:
     np.cumsum(item_lengths, out=edges[1:])
     item_ends = np.cumsum(counts)
     lengths = edges[item_ends] - edges[item_ends - counts]
-    # An empty array is its end mark alone; any other is one block.
+    # An empty array is only an end mark; any other is one block.
     sizes, size_lengths = _encode_longs(counts)
     ends = np.zeros(int((counts > 0).sum()), dtype=np.uint8)
     return _join_bytes(

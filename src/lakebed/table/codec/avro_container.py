@@ -1,7 +1,7 @@
 """The container of Avro record files: header, blocks, codecs, sync markers; a cursor over bytes; numbers. Pure.
 
-Owns: everything around the records, and `DamageError`, an error without the path. Invariants: every block
-has the sync marker of its file; in files of lakebed it is the digest of the header.
+Owns: everything around the records, and `DamageError`, an error without the path. Invariants: every block has the sync
+marker of its file. In files of lakebed the marker is the digest of the header.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def encode_text(value: str | bytes) -> bytes:
 
 
 def encode_header(entries: Mapping[str, str | bytes]) -> bytes:
-    """All of a file before its first sync marker."""
+    """Everything in a file before its first sync marker."""
     texts = [encode_text(name) + encode_text(value) for name, value in entries.items()]
     return b"".join((MAGIC, encode_long(len(texts)), *texts, b"\x00"))
 
 
 def read_header(reader: Cursor) -> Header:
-    """The header, leaving the cursor at the first block. Raises `DamageError`."""
+    """Read the header; the cursor is then at the first block. Raises `DamageError`."""
     if reader.bytes(len(MAGIC)) != MAGIC:
         raise DamageError("it does not begin as one")
     entries = {}

@@ -1,8 +1,8 @@
 """Avro files of few records, decoded record by record. Pure.
 
-Owns: `leaves_of` and `FewRecords`. Decoding whole columns has the fixed cost of some hundred records; most manifests of
-a table with frequent commits, and most lists, have fewer. Invariants: the results and the errors are those of
-`avro.decode_columns`.
+Owns: `leaves_of` and `FewRecords`. Decoding whole columns has a fixed cost that equals some hundred records. Most
+manifests of a table with frequent commits, and most lists, have fewer. Invariants: the results and the errors are those
+of `avro.decode_columns`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _read_of(kind: Any) -> Callable[[Cursor], Any] | None:
 
 
 def _element_of(kind: Any) -> Callable[[Cursor], Any] | None:
-    """How an element of an array is read: as a field, or as a record."""
+    """Returns the reader of an element of an array: of a field, or of a record."""
     if isinstance(kind, list) and len(kind) == 2 and "null" in kind and is_record(kind):
         some = _element_of(kind[1 - kind.index("null")])
         return None if some is None else _optional(some, kind.index("null"))
@@ -108,7 +108,7 @@ def _several(items: Callable[[Cursor], Any]) -> Callable[[Cursor], list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class FewRecords:
-    """Few records, as Python's values. For some of these Arrow takes longer to begin than they took to decode."""
+    """Few records, as Python values. Arrow's fixed cost for some of them is higher than the cost of decoding them."""
 
     leaves: tuple[Leaf, ...]
     rows: list[list[Any]]
@@ -119,13 +119,13 @@ class FewRecords:
         return {leaf.path: list(column) for leaf, column in zip(self.leaves, columns, strict=True)}
 
     def columns(self, narrow: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-        """The same as Arrow has it. Raises what Arrow raises for a value that its type cannot have.
+        """The same values as Arrow arrays. Raises what Arrow raises for a value that its type cannot hold.
 
         Args:
-            narrow: types of integers, by path, instead of int64: Arrow's cast, which takes 20 ms to load, is not
+            narrow: types of integers, by path, instead of int64. So Arrow's cast, which takes 20 ms to load, is not
                 needed.
         """
-        # All columns by one call of Arrow: each takes as long to begin as to convert a hundred values.
+        # Convert all columns in one Arrow call: the fixed cost of a call equals the conversion of a hundred values.
         types = [narrow.get(leaf.path, leaf.type) if leaf.type == pa.int64() else leaf.type for leaf in self.leaves]
         paths = [leaf.path for leaf in self.leaves]
         records = pa.array(
@@ -157,7 +157,7 @@ _PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(
 
 
 def resolve_type(kind: Any, names: dict[str, Any]) -> Any:
-    """A type with references to named types replaced by what they name, and one-branch wrappers removed."""
+    """A type with references to named types replaced by the types, and one-branch wrappers removed."""
     if isinstance(kind, str):
         return names.get(kind, kind)
     if isinstance(kind, list):

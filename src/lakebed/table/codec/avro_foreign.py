@@ -1,6 +1,6 @@
 """Where the records of other clients' Avro files start. Pure.
 
-Owns: `record_ends`, the only use of fastavro, which takes 10 ms to load: lakebed's own files state the length of every
+Owns: `record_ends`, the only use of fastavro, which takes 10 ms to load. lakebed's own files state the length of every
 record.
 """
 
@@ -19,7 +19,7 @@ def record_ends(schema: dict[str, Any], counts: Sequence[int], blocks: Sequence[
     """The end of each record in the joined blocks, found by skipping from record to record.
 
     Args:
-        schema: of the file, as its header states it.
+        schema: the file's schema, as its header states it.
         counts: number of records of each block.
 
     Raises:
@@ -29,7 +29,7 @@ def record_ends(schema: dict[str, Any], counts: Sequence[int], blocks: Sequence[
     """
     try:
         parsed = fastavro.parse_schema(schema, _force=True)
-        # Read as a record without fields: all fields are skipped.
+        # Read each record as one without fields: all fields are skipped.
         nothing = {"type": "record", "name": parsed["name"], "fields": []} if isinstance(parsed, dict) else None
         skip = fastavro.schemaless_reader
         ends, offset = list[int](), 0

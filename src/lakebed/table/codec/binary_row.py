@@ -86,9 +86,9 @@ class Slots:
     words: U64
     """The slot, without the offset of a variable part."""
     valid: npt.NDArray[np.bool_] | None
-    """None: no nulls."""
+    """Which values are not null; None: all."""
     tail_lengths: I64 | None = None
-    """Bytes of the variable part, multiples of 8, 0 where inline or null; None: never any."""
+    """Bytes of the variable part, multiples of 8, 0 where inline or null; None: no row has one."""
     tail_buffer: Bytes | None = None
     """Padded buffer with the bytes of the variable parts."""
     tail_starts: I64 | None = None
@@ -241,13 +241,13 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
 
 
 def encode_plain_rows(rows: Sequence[Sequence[Any]], types: Sequence[str]) -> list[bytes] | None:
-    """As `encode_rows`, of a few rows of Python's values, in a tenth of the time that arrays take to begin.
+    """As `encode_rows`, for a few rows of Python values, in a tenth of the fixed cost of arrays.
 
     Args:
         rows: for each type a value that it can have, or None.
 
     Returns:
-        A BinaryRow each; None: a value is of another type than integers, floats, texts and bytes.
+        A BinaryRow for each row; None: some value is not an integer, float, text or bytes.
     """
     roots = [parse_type(text).root for text in types]
     others = [index for index, root in enumerate(roots) if root not in _PLAIN_ROOTS]

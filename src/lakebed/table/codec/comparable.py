@@ -1,7 +1,7 @@
-"""Values of every type as bytes that are equal exactly when the values are, to compare rows by. Pure.
+"""Values of every type as bytes that are equal exactly when the values are, to compare rows. Pure.
 
-Owns: `encode_comparable`. An array is the bytes of its elements one after the other: those of an element say where they
-end. The entries of a map are in the order of their bytes, because a map says nothing by the order of its entries.
+Owns: `encode_comparable`. An array is the bytes of its elements one after the other; the bytes of an element show where
+they end. The entries of a map are in the order of their bytes, because the order of a map's entries has no meaning.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _VARIANT_PARTS = ("BYTES", "BYTES")
 
 
 def encode_comparable(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]) -> pa.Array:
-    """Each row of some columns as bytes that are equal exactly when the rows are, nulls included.
+    """Encode each row of some columns as bytes that are equal exactly when the rows are, nulls included.
 
     Args:
         columns: equally long, at least one.
-        types: of every kind, nested ones among them.
+        types: of any kind, including nested types.
 
     Returns:
         ``binary`` array without nulls, in row order.
@@ -34,7 +34,7 @@ def encode_comparable(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequ
 
 
 def _as_plain(column: pa.Array, kind: Type) -> tuple[pa.Array, str]:
-    """A column, and its type; instead of one that rows cannot be keys by, its values' bytes."""
+    """A column and its type. If rows cannot have such keys, its values' bytes instead."""
     if kind.root == "BLOB":
         return column.cast(arrow_type("BYTES")), "BYTES"
     if not kind.is_nested and kind.root != "VARIANT":
@@ -54,7 +54,7 @@ def _encode_structs(present: pa.Array, kind: Type) -> pa.Array:
 
 
 def _encode_lists(present: pa.Array, kind: Type) -> pa.Array:
-    """Arrays or maps without nulls: of each the bytes of its elements or entries."""
+    """Arrays or maps without nulls: for each the bytes of its elements or entries."""
     if len(present) == 0:
         return pa.array([], pa.binary())
     ends = present.offsets.to_numpy().astype(np.int64)
@@ -79,7 +79,7 @@ def _encode_lists(present: pa.Array, kind: Type) -> pa.Array:
 
 
 def _flag_values(numbers: pa.Array) -> Bytes:
-    """Values of one width: for each a byte that says whether it is there, and its bytes."""
+    """Values of one width: for each a byte that says whether it is null, and its bytes."""
     width = numbers.type.bit_width // 8
     rows = np.zeros((len(numbers), 1 + width), np.uint8)
     if len(numbers):

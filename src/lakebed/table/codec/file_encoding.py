@@ -5,10 +5,10 @@ nanosecond timestamps with coarser ones.
 
 Java compares a filter's literal with statistics and dictionaries by physical type, so each must be as Java writes it:
 - DECIMAL up to 9 digits is INT32, up to 18 INT64, above FIXED_LEN_BYTE_ARRAY.
-- A DECIMAL of more than 18 digits has no dictionary: Java looks up a literal of another length and finds nothing.
-- TIMESTAMP of more than 6 fraction digits is INT96 without statistics, a coarser one INT64. Arrow's writer uses INT96
-  for all timestamps of a file or for none, so the coarser ones are written as plain INT64 and `ParquetSink.finish` adds
-  their logical type to the footer.
+- A DECIMAL of more than 18 digits has no dictionary: Java looks up a literal of another length and does not find it.
+- TIMESTAMP of more than 6 fraction digits is INT96 without statistics; a coarser one is INT64. Arrow's writer uses
+  INT96 for all timestamps of a file or for none. So the coarser ones are written as plain INT64, and
+  `ParquetSink.finish` adds their logical type to the footer.
 - FLOAT and DOUBLE have no dictionary in a file with a zero: Java distinguishes zeros by sign, and 0.0 = -0.0 in SQL.
 """
 
@@ -25,8 +25,10 @@ from lakebed.table.codec.required_members import fill_hidden
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
-"""Highest share of distinct values in the sample of a dictionary-encoded column. For distinct values a dictionary costs
-twice the time and a little more space (measured in the design note)."""
+"""Highest share of distinct values in the sample of a dictionary-encoded column.
+
+If all values are distinct, a dictionary costs twice the time and a little more space (measured in the design note).
+"""
 
 DECIMAL_DIGITS_OF_INT64 = 18
 
@@ -43,7 +45,7 @@ class ParquetSink:
         compression_level: int | None,
     ) -> None:
         """Open a file whose first row group will be `first`; `no_dictionary` names columns of distinct values."""
-        import pyarrow.parquet as pq  # only what reads or writes data files needs it
+        import pyarrow.parquet as pq  # only code that reads or writes data files needs it
 
         self._sink = pa.BufferOutputStream()
         units = _timestamp_units(first.schema)
@@ -76,7 +78,7 @@ class ParquetSink:
     def write(self, group: pa.Table) -> None:
         """Add one row group."""
         group = fill_hidden(group)
-        # Parquet has no seconds: as elsewhere, they are stored as milliseconds.
+        # Parquet has no seconds. As elsewhere, they are stored as milliseconds.
         stored = group.cast(_with(_milliseconds, group.schema)).cast(self._schema) if self._mixed else group
         self._writer.write_table(stored, row_group_size=max(1, group.num_rows))
 
@@ -88,10 +90,10 @@ class ParquetSink:
 
 
 def _columns_with_bounds(columns: pa.Schema) -> list[str]:
-    """Columns whose statistics go into the footer: plain ones, floats excepted.
+    """Columns whose statistics go into the footer: plain ones, except floats.
 
-    The footer's bounds leave NaN out. Readers that order NaN above all numbers (Spark, other clients of the format)
-    would skip a row group for ``x > 5`` although its NaN matches.
+    The footer's bounds ignore NaN. Readers that order NaN above all numbers (Spark, other clients of the format) would
+    skip a row group for ``x > 5`` although its NaN matches.
     """
     return [
         column.name
@@ -144,7 +146,7 @@ def _timestamp_units(schema: pa.Schema) -> set[str]:
 
 
 def _with(change: Callable[[pa.TimestampType], pa.DataType], schema: pa.Schema) -> pa.Schema:
-    """The columns with each timestamp in them changed."""
+    """The columns with each timestamp type in them changed."""
     return pa.schema([field.with_type(_map_timestamps(field.type, change)) for field in schema])
 
 
@@ -171,13 +173,13 @@ def _map_timestamps(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.D
     return kind
 
 
-# The footer: Thrift's compact protocol, as the Parquet format states it. DO NOT CHANGE: on disk, shared with others.
+# The footer is in Thrift's compact protocol, as the Parquet format states. DO NOT CHANGE: on disk, shared with others.
 
 _MAGIC: Final = b"PAR1"
 _STOP, _TRUE, _FALSE, _BYTE, _I32, _DOUBLE, _BINARY, _LIST, _STRUCT = 0, 1, 2, 3, 5, 7, 8, 9, 12
 _SCHEMA_FIELD, _CHILDREN, _CONVERTED, _LOGICAL = 2, 5, 6, 10
 _UNITS: Final = {"ms": (9, b"\x1c\x00\x00"), "us": (10, b"\x2c\x00\x00")}
-"""Unit to its ConvertedType and its TimeUnit (a union whose member is an empty struct)."""
+"""Maps a unit to its ConvertedType and its TimeUnit (a union whose member is an empty struct)."""
 
 
 class _Footer:
@@ -207,7 +209,7 @@ class _Footer:
         return (head >> 4 if head >> 4 < 15 else self.varint()), head & 15
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Id and type of each field of a struct; the caller moves over the value."""
+        """Id and type of each field of a struct; the caller moves the cursor past the value."""
         last = 0
         while True:
             head = self.body[self.position]
@@ -248,7 +250,7 @@ def _varint(value: int) -> bytes:
 
 
 def _element(footer: _Footer, leaves: Iterator[pa.DataType]) -> bytes:
-    """One SchemaElement, the next leaf's logical type added when that is a timestamp stored as plain INT64."""
+    """One SchemaElement. The next leaf's logical type is added if that is a timestamp stored as plain INT64."""
     fields: dict[int, tuple[int, bytes]] = {}
     for number, kind in footer.fields():
         start = footer.position
@@ -274,7 +276,7 @@ def _element(footer: _Footer, leaves: Iterator[pa.DataType]) -> bytes:
 
 
 def _with_timestamps(body: pa.Buffer, schema: pa.Schema) -> pa.Buffer:
-    """The file with the logical types of its coarse timestamps in the footer."""
+    """The file with the logical types of its coarse timestamps added to the footer."""
     length = int.from_bytes(body[-8:-4].to_pybytes(), "little")
     start = body.size - 8 - length
     footer = _Footer(body[start:-8].to_pybytes())

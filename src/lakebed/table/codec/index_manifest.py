@@ -1,8 +1,9 @@
 """Index manifests: which index files a snapshot has, and which deletion vectors are in them. Pure.
 
 Owns: the entries of an index manifest, decoded and encoded. An index file of type ``HASH`` holds the keys of a dynamic
-bucket (`dynamic_bucket`), one of type ``DELETION_VECTORS`` the deleted rows of data files (`vectors`). DO NOT CHANGE:
-on disk, shared with other clients. Invariants: a manifest that names ``HASH`` files only has no fields of vectors.
+bucket (`dynamic_bucket`); one of type ``DELETION_VECTORS`` holds the deleted rows of data files (`vectors`). DO NOT
+CHANGE: on disk, shared with other clients. Invariants: a manifest that names only ``HASH`` files has no fields for
+vectors.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _SCHEMA: Final = RecordSchema.of(
 
 @dataclass(frozen=True, slots=True)
 class VectorRange:
-    """Where in an index file the deletion vector of a data file is."""
+    """The location in an index file of the deletion vector of one data file."""
 
     data_file: str
     """The name of the data file."""
     offset: int
     length: int
-    """As the vector itself states it: its bytes without length and checksum; of a 64-bit vector all of its bytes."""
+    """Length as the vector states it: its bytes without length and checksum; for a 64-bit vector all its bytes."""
     cardinality: int | None
     """Number of deleted rows; None: not stated."""
 
@@ -73,10 +74,10 @@ class IndexEntry:
     file_name: str
     file_size: int
     row_count: int
-    """Keys, or vectors."""
+    """Number of keys, or of vectors."""
     index_type: str = HASH
     ranges: tuple[VectorRange, ...] = ()
-    """In the order of the file."""
+    """In the order of the index file."""
     external_path: str | None = None
     """The URL of a file outside the table."""
 
@@ -121,7 +122,7 @@ def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
     }
     if all(entry.index_type == HASH for entry in entries):
         return encode_values(_HASH_SCHEMA, values, len(entries))
-    # Other clients write index files without a vector, and require the list of their vectors nevertheless.
+    # Other clients write index files without vectors, and even then require the list of vectors.
     values["_DELETIONS_VECTORS_RANGES"] = [
         None
         if entry.index_type != DELETION_VECTORS

@@ -1,13 +1,16 @@
 """Texts of values in folder names, as the format's Java implementation prints them. Pure.
 
 Owns: the texts of dates, times and timestamps for both values of the option ``partition.legacy-name`` (DO NOT CHANGE:
-other clients find files by them), Java's definition of blank, and ``Double.toString`` and ``Float.toString`` of both
+other clients find files by them); Java's definition of blank; and ``Double.toString`` and ``Float.toString`` of both
 generations of Java: `older_text` up to version 18, `newer_text` from 19 on (DO NOT CHANGE: folders of partitions have
-these names). The older one prints one digit too many, or another last digit, for many values of FLOAT and some of
-DOUBLE: 8.5899346E9 and 8.589935E9 are the same FLOAT. Both texts parse to the same value. Sources: the documentation of
-``Double.toString`` of Java 19; for the older generation the algorithm of Steele and White with that implementation's
-own estimates and stopping rules, checked against Java 17. Golden values of the Java client are in
-``tests/golden/java``.
+these names).
+
+The older generation prints one digit too many, or another last digit, for many values of FLOAT and some of DOUBLE:
+8.5899346E9 and 8.589935E9 are the same FLOAT. Both texts parse to the same value.
+
+Sources: the documentation of ``Double.toString`` of Java 19; for the older generation the algorithm of Steele and White
+with that implementation's own estimates and stopping rules, checked against Java 17. Golden values of the Java client
+are in ``tests/golden/java``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 
 _DAY_NS: Final = 86_400_000_000_000
 _NOT_BLANK: Final = frozenset("\u0085\u00a0\u2007\u202f")
-"""Characters that are white space in Python and not in Java."""
+"""Characters that are white space in Python but not in Java."""
 
 
 def is_blank(text: str) -> bool:
@@ -144,7 +147,7 @@ def _split(text: str) -> tuple[str, int]:
 
 
 def _older_digits(magnitude: float, *, is_single: bool) -> tuple[str, int]:
-    """As `_shortest_digits`; digits may end in zeros."""
+    """As `_shortest_digits`, for the older generation; digits may end in zeros."""
     fraction, binary_exponent, significant_bits = _parts(magnitude, is_single=is_single)
     tail_zeros = (fraction & -fraction).bit_length() - 1
     fraction_bits = _MANTISSA_BITS + 1 - tail_zeros
@@ -217,7 +220,7 @@ class _Division:
     divisor: int
     margin: int
     word: int | None
-    """Bits of the machine integers that are used; None: integers of any size, with another rule for a tie."""
+    """Size in bits of the machine integers that are used; None: integers of any size, with another rule for a tie."""
     is_low: bool = False
     is_high: bool = False
 

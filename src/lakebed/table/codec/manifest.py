@@ -115,13 +115,19 @@ _ENTRY_RECORD: Final = RecordSchema.of(
     names={"_FILE": "DataFileMeta"},
 )
 ENTRY_SCHEMA: Final = pa.schema([pa.field(field.name, field.kind, nullable=field.is_optional) for field in _COLUMNS])
-"""One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
-fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
+"""One row for each manifest entry.
+
+Columns: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the fields of `DataFile` in
+order, statistics as ``*_min``, ``*_max``, ``*_null_counts``.
+"""
 NO_ENTRIES: Final = pa.Table.from_arrays([pa.nulls(0, field.type) for field in ENTRY_SCHEMA], schema=ENTRY_SCHEMA)
-"""No entry, made once: every look at a version begins with it. `empty_table` takes a millisecond and loads pandas."""
+"""A table without entries, made once: every read of a version begins with it.
+
+`empty_table` takes a millisecond and loads pandas.
+"""
 
 _FEW: Final = 64
-"""Entries up to which names are compared as Python's texts, in less time than Arrow takes to begin."""
+"""Names of up to this many entries are compared as Python texts, which takes less time than Arrow's fixed cost."""
 
 _ENTRY: Final = pa.struct(list(ENTRY_SCHEMA))
 _STATS: Final = {
@@ -130,10 +136,10 @@ _STATS: Final = {
     for part, name in (("min", "min_values"), ("max", "max_values"), ("null_counts", "null_counts"))
 }
 _FILE_VALUES: Final = attrgetter(*(_STATS.get(name, name) for name in ENTRY_SCHEMA.names[4:]))
-"""What an entry has of a `DataFile`."""
+"""Reads from a `DataFile` the values of an entry."""
 
 IDENTITY: Final = ("partition", "bucket", "level", "file_name")
-"""The columns that identify the ADD of a DELETE."""
+"""The columns by which a DELETE identifies its ADD."""
 
 _LIST_COLUMNS: Final = (
     _Field("file_name", pa.string(), "_FILE_NAME", "string"),
@@ -170,7 +176,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     """The entries of a manifest.
 
     Args:
-        added_snapshot: `ManifestMeta.added_snapshot` of this manifest; what ADDs without a commit snapshot inherit.
+        added_snapshot: `ManifestMeta.added_snapshot` of this manifest, which ADDs without a commit snapshot inherit.
 
     Returns:
         `ENTRY_SCHEMA`, in file order; `commit_snapshot` is never null: -1 is unknown.
@@ -186,7 +192,7 @@ class JoinedEntries(NamedTuple):
     """The entries of manifests that were decoded together."""
 
     positions: list[int]
-    """Of the manifests, ascending."""
+    """Positions of the manifests, ascending."""
     counts: list[int]
     """Entries of each manifest."""
     entries: pa.Table
@@ -196,7 +202,7 @@ class JoinedEntries(NamedTuple):
 def decode_manifests(bodies: Sequence[Buffer], *, added_snapshots: Sequence[int | None]) -> list[JoinedEntries]:
     """The entries of many small manifests, decoded together.
 
-    What is in no result is for `decode_manifest`: see `avro.decode_joined`.
+    `decode_manifest` decodes the manifests that are in no result: see `avro.decode_joined`.
     """
     results = []
     for joined in decode_joined(bodies):
@@ -213,7 +219,7 @@ def decode_manifests(bodies: Sequence[Buffer], *, added_snapshots: Sequence[int 
 
 
 def _entries_of(count: int, columns: dict[str, pa.Array], *, path: str, added_snapshot: int | I64 | None) -> pa.Table:
-    """The entries of a manifest; `added_snapshot` may differ by entry."""
+    """The entries of a manifest; `added_snapshot` may be one number or one for each entry."""
     _check_version(count, columns, path)
     arrays = [_column(columns, field, count=count, path=path) for field in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
@@ -278,19 +284,19 @@ def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
 
 
 class DecodedList(NamedTuple):
-    """A manifest list, with the bytes by which a later one that repeats it is known to do so."""
+    """A manifest list, with its bytes, by which a later list that repeats it is recognised."""
 
     metas: tuple[ManifestMeta, ...]
     content: Content
 
 
 def decode_extended_list(body: Buffer, *, path: str, parts: Sequence[DecodedList]) -> DecodedList:
-    """As `decode_manifest_list`, of a list that may begin with others, which are then not decoded again.
+    """As `decode_manifest_list`, for a list that may begin with other lists. These are not decoded again.
 
     Args:
-        parts: one behind the other; see `avro.decode_extended`.
+        parts: the other lists, one after the other; see `avro.decode_extended`.
 
-    Cost: as `decode_manifest_list`, of the manifests that the parts do not have.
+    Cost: as `decode_manifest_list`, for the manifests that the parts do not have.
     """
     content, known, count, columns = decode_extended(body, path=path, parts=[part.content for part in parts])
     metas: tuple[ManifestMeta, ...] = ()
@@ -302,7 +308,7 @@ def decode_extended_list(body: Buffer, *, path: str, parts: Sequence[DecodedList
 def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMeta]]:
     """The manifests of many lists, decoded together, by the position of the list.
 
-    What is in no result is for `decode_manifest_list`: see `avro.decode_joined`.
+    `decode_manifest_list` decodes the lists that are in no result: see `avro.decode_joined`.
     """
     results: dict[int, list[ManifestMeta]] = {}
     for joined in decode_joined(bodies):
@@ -319,7 +325,7 @@ def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMe
 
 def _metas_of(count: int, records: FewRecords | dict[str, pa.Array], *, path: str) -> list[ManifestMeta]:
     values = _plain_values(records) if isinstance(records, FewRecords) else None
-    if values is None:  # Arrow converts what can be, and says what is wrong
+    if values is None:  # Arrow converts what it can, and says what is wrong
         with explain_damage(path):
             columns = records.columns({}) if isinstance(records, FewRecords) else records
         _check_version(count, columns, path)
@@ -331,7 +337,7 @@ def _metas_of(count: int, records: FewRecords | dict[str, pa.Array], *, path: st
 
 
 def _plain_values(records: FewRecords) -> list[list[Any]] | None:
-    """The values of a list's fields, where each is what a list has there; None: some are not."""
+    """The values of a list's fields, if each has the type that lists have there; None: some do not."""
     values = records.values()
     if any(version != MANIFEST_VERSION for version in values.get("_VERSION", [None])):
         return None
@@ -377,12 +383,12 @@ def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
         for kind, files in ((DELETE, change.deleted), (ADD, change.added))
         for file in files
     ]
-    # One array of rows: each call of Arrow takes several microseconds, and there are 30 columns.
+    # Build one array of rows: each Arrow call takes several microseconds, and there are 30 columns.
     return pa.Table.from_struct_array(pa.array(rows, _ENTRY)) if rows else NO_ENTRIES
 
 
 def files_of(entries: pa.Table) -> list[DataFile]:
-    """The files of some entries as objects, in order. Python objects: for the files of a split, not of a table."""
+    """The files of some entries as Python objects, in order. For the files of a split, not for those of a table."""
     columns = {name: entries.column(name).to_pylist() for name in ENTRY_SCHEMA.names[4:]}
     for stats in ("key_stats", "value_stats"):
         parts = [columns.pop(f"{stats}_{part}") for part in ("min", "max", "null_counts")]
@@ -418,7 +424,7 @@ def fold(entries: pa.Table) -> pa.Table:
 
 
 def _is_all_new(entries: pa.Table) -> bool:
-    """Whether few entries are all ADDs of files with names of their own, so that none takes back another."""
+    """Whether these are few entries, all of them ADDs of files with different names, so that none cancels another."""
     names = entries.column("file_name").to_pylist()
     return len(set(names)) == len(names) and DELETE not in entries.column("kind").to_pylist()
 
@@ -432,7 +438,7 @@ def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
         live: a result of this function, or an empty table.
         entries: later manifest entries, in committed order.
 
-    Cost: `fold` of `entries`, and one look-up of each live file's name; nothing is copied when no live file is touched.
+    Cost: `fold` of `entries`, and one look-up of each live file's name. Nothing is copied if no live file changes.
     """
     near = np.zeros(0, np.int64)
     if live.num_rows:

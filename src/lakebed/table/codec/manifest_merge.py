@@ -2,9 +2,11 @@
 
 Owns: the rules of ``manifest.merge-min-count``, ``manifest.target-file-size`` and
 ``manifest.full-compaction-threshold-size``, as in Paimon, and the fold that keeps a DELETE whose ADD is in an older
-manifest. Invariants: merging never changes what is live, nor any file's commit snapshot: entries come in with it
-resolved (-1 for entries of other clients) and are written out with it explicit. Order is kept: a run of neighbours is
-replaced in place.
+manifest.
+
+Invariants: merging never changes which files are live, nor any file's commit snapshot. Input entries have it resolved
+(-1 for entries of other clients), and it is written out explicitly. Order is kept: a run of neighbours is replaced in
+place.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def plan_merge(
 
     Args:
         metas: the list so far, oldest first.
-        count_min: as many small ones at the end make a merge worth it (``manifest.merge-min-count``).
+        count_min: this many small manifests at the end make a merge worth its cost (``manifest.merge-min-count``).
         target_bytes: size that a manifest should reach (``manifest.target-file-size``).
         full_threshold_bytes: when small manifests and those with deletes sum up to this, all are folded into one
             (``manifest.full-compaction-threshold-size``).
@@ -59,9 +61,9 @@ def plan_merge(
 
 
 def fold_run(entries: pa.Table) -> pa.Table:
-    """The entries of a run of manifests without files that are added and deleted inside it.
+    """The entries of a run of manifests without files that are both added and deleted in it.
 
-    A DELETE whose file was added before the run stays, and so does an ADD after it (a restored file): order is kept.
+    A DELETE whose file was added before the run stays, and so does a later ADD of the file (a restore): order is kept.
 
     Args:
         entries: entries of the run's manifests in order, columns of `manifest.ENTRY_SCHEMA`.

@@ -1,8 +1,8 @@
-"""Columns as Python objects, also where Python has none for a value. Pure.
+"""Columns as Python objects, also for values that Python has no object for. Pure.
 
-Owns: what stands for dates and timestamps outside of the years 1 to 9999, and for nanoseconds, which `datetime` has not
-and for which Arrow asks pandas: a text in the form of ISO 8601. Invariants: a column that Python can hold is as
-`to_pylist` gives it, but for nanoseconds, which are the same with and without pandas; nothing raises.
+Owns: the replacement of two kinds of values by a text in the form of ISO 8601: dates and timestamps outside the years 1
+to 9999; and nanoseconds, which `datetime` lacks and for which Arrow needs pandas. Invariants: a column that Python can
+hold is as `to_pylist` returns it, except nanoseconds, which are the same with and without pandas. Nothing raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows as dictionaries, as `pa.Table.to_pylist` makes them where Python has all values."""
+    """Rows as dictionaries, as `pa.Table.to_pylist` returns them if Python has all values."""
     if not any(_has_times(field.type) for field in rows.schema):
         return rows.to_pylist()  # type: ignore[no-any-return]
     names = rows.schema.names
@@ -33,7 +33,7 @@ def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def find_beyond_calendar(rows: pa.RecordBatch) -> str | None:
-    """A column with a time of which Arrow's own text, as in CSV, is none or of another year; None: there is none."""
+    """The name of a column with a time for which Arrow's text, as in CSV, is missing or of another year; or None."""
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_date32(field.type) or pa.types.is_timestamp(field.type):
             units, per_day = _units_of(column)
@@ -45,7 +45,7 @@ def find_beyond_calendar(rows: pa.RecordBatch) -> str | None:
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column as Python objects; dates and times that Python has not are texts.
+    """The values of a column as Python objects. Dates and times that Python cannot represent are texts.
 
     Cost: as `to_pylist`, and a few passes over dates and timestamps; nested ones take Python's time for each value.
     """
@@ -74,7 +74,7 @@ def _inside(value: pa.Scalar) -> Any:
 
 
 def _times(chunk: pa.Array) -> list[Any]:
-    """Dates or timestamps."""
+    """The values of a column of dates or timestamps."""
     kind = chunk.type
     units, per_day = _units_of(chunk)
     least, greatest = _DAYS[0] * per_day, (_DAYS[1] + 1) * per_day - 1
@@ -85,7 +85,7 @@ def _times(chunk: pa.Array) -> list[Any]:
     values: list[Any] = (known.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else known).to_pylist()
     if known.null_count == chunk.null_count:
         return values
-    # Arrow's own texts are of another year than the value, or none, beyond the years of 16 bits.
+    # Beyond years of 16 bits, Arrow's text is missing or has another year than the value.
     has_zone = per_day > 1 and kind.tz is not None
     return [
         value if value is not None or number is None else _iso_text(number, per_day, has_zone=has_zone)
@@ -94,13 +94,13 @@ def _times(chunk: pa.Array) -> list[Any]:
 
 
 def _units_of(column: pa.Array) -> tuple[pa.Array, int]:
-    """The numbers since 1970 that a column of dates or timestamps holds, and how many of them are a day."""
+    """The numbers since 1970 in a column of dates or timestamps, and how many of these units are a day."""
     is_date = pa.types.is_date32(column.type)
     return column.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else _PER_DAY[column.type.unit]
 
 
 def _iso_text(number: int, per_day: int, *, has_zone: bool) -> str:
-    """A date, or a timestamp in UTC, of any year, as ISO 8601; the year 0 is the one before the year 1."""
+    """A date, or a timestamp in UTC, of any year, as ISO 8601; the year 0 precedes the year 1."""
     day, rest = divmod(number, per_day)
     cycle, day_of_cycle = divmod(day - _DAYS[0], _CYCLE_DAYS)
     date = datetime.date.fromordinal(day_of_cycle + 1)

@@ -35,7 +35,8 @@ def words_at(buffer: Bytes, starts: I64, lengths: I64 | None = None) -> U64:
 
     Args:
         starts: positions, each at most ``len(buffer) - 8``.
-        lengths: bytes of each word to keep, the rest is zeroed; below 0 is 0, above 8 is 8. None: whole words.
+        lengths: how many bytes of each word to keep; the rest is zeroed. Below 0 counts as 0, above 8 as 8. None: whole
+            words.
     """
     windows: U64 = np.ndarray((max(len(buffer) - 7, 0),), dtype="<u8", buffer=buffer.data, strides=(1,))
     words: U64 = windows[starts]

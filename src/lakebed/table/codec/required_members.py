@@ -1,9 +1,10 @@
 """Members of nested values that their type declares NOT NULL. Pure.
 
-Owns: what a type requires, what values lack of it, and values for members that are hidden. Invariants: a null around a
-member hides it, in the row, the list or the map above it; what is hidden may be null whatever its type says, as clients
-of Arrow and Arrow itself make such values. Arrow's Parquet writer and its casts refuse them, so something has to be
-there.
+Owns: what a type requires, where values violate it, and values for members that are hidden.
+
+Invariants: a null in a row, list or map hides the members inside it. A hidden member may be null whatever its type
+says: Arrow and its clients make such values. Arrow's Parquet writer and its casts refuse them, so hidden members must
+be filled with some value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def has_required(kind: pa.DataType) -> bool:
 
 
 def lacks_required(values: pa.Array) -> bool:
-    """Whether a value that is there has a null inside of it where its type has none."""
+    """Whether a value that is not null has a null inside where its type does not allow one."""
     fields = inner_fields(values.type)
     return any(
         (not field.nullable and member.null_count > 0) or (has_required(field.type) and lacks_required(member))
@@ -50,7 +51,7 @@ def visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
 
 
 def without_required(kind: pa.DataType) -> pa.DataType:
-    """The type with members that may all be null."""
+    """The type with nullable members at every depth."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(without_required(field.type)).with_nullable(True) for field in kind])
     if pa.types.is_map(kind):
@@ -64,9 +65,9 @@ def without_required(kind: pa.DataType) -> pa.DataType:
 def cast_members(
     values: pa.ChunkedArray | pa.Array, kind: pa.DataType, *, safe: bool = True
 ) -> pa.ChunkedArray | pa.Array:
-    """Arrow's cast, but that it takes a null in a required member where that is hidden.
+    """Arrow's cast, except that it accepts a null in a required member that is hidden.
 
-    Raises `pyarrow.ArrowInvalid`: a value does not fit, or a required member of a value that is there is null.
+    Raises `pyarrow.ArrowInvalid`: a value does not fit, or a required member is null in a value that is not null.
     """
     if values.type == kind or not has_required(kind):
         return values if values.type == kind else values.cast(kind, safe=safe)
@@ -79,7 +80,10 @@ def cast_members(
 
 
 def fill_hidden(rows: pa.Table) -> pa.Table:
-    """The rows with a value in each required member that is null and hidden. Cost: a copy of the columns with such."""
+    """The rows with a value in each required member that is null and hidden.
+
+    Cost: a copy of the columns that have one.
+    """
     for position, field in enumerate(rows.schema):
         column = rows.column(position)
         if has_required(field.type) and any(map(_may_hide, column.chunks)):
@@ -89,7 +93,7 @@ def fill_hidden(rows: pa.Table) -> pa.Table:
 
 
 def _may_hide(values: pa.Array) -> bool:
-    """Whether a required member has a null, be it hidden or not."""
+    """Whether a required member has a null, hidden or not."""
     return any(
         has_required(pa.struct([field])) and ((not field.nullable and member.null_count > 0) or _may_hide(member))
         for field, member in zip(inner_fields(values.type), _members(values), strict=True)
@@ -105,9 +109,9 @@ def _members(values: pa.Array) -> list[pa.Array]:
 
 
 def with_required(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in a type of structs, lists and maps that differs in what it requires, nothing hidden in them null.
+    """The values in another type of structs, lists and maps, which differs only in what it requires.
 
-    A null that is not hidden stays, as `lacks_required` says.
+    Hidden members are not null in the result. A null that is not hidden stays, as `lacks_required` says.
     """
     if not has_required(kind):
         return values
@@ -129,7 +133,7 @@ def with_required(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _any_value(kind: pa.DataType) -> pa.Array:
-    """One value of a type, which is not null, as an array."""
+    """An array with one value of a type, which is not null."""
     return pa.array([_any_python_value(kind)], kind)
 
 

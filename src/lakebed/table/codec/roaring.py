@@ -1,13 +1,13 @@
 """Sets of numbers as bytes: the portable format of Roaring bitmaps. Pure.
 
 Owns: `encode_positions`; `decode_positions` for 32-bit and `decode_positions_64` for 64-bit bitmaps; and `unite`, which
-makes one of several that users stored. A bitmap is cut by the upper 16 bits of its values into containers; a container
-holds the lower 16 bits as a sorted array, as 8 KiB of bits, or as runs. Little-endian. DO NOT CHANGE: on disk, shared
-with other clients.
+makes one bitmap of several that users stored. A bitmap is divided by the upper 16 bits of its values into containers. A
+container holds the lower 16 bits as a sorted array, as 8 KiB of bits, or as runs. Little-endian. DO NOT CHANGE: on
+disk, shared with other clients.
 
-Invariants: positions are int64, ascending, each once. Damaged bytes raise `DamageError` and never yield other sets
-silently where the structure shows the damage; callers also compare a checksum. CRoaring reads, and checks what it read.
-It does not write positions: it makes a run of a full container, and bytes on disk stay as they are.
+Invariants: positions are int64, ascending, without repetitions. Damaged bytes raise `DamageError` where the structure
+shows the damage; callers also compare a checksum. CRoaring reads bitmaps, and checks what it read. It does not write
+positions: it makes a run of a full container, and bytes on disk must stay as they are.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lakebed.table.codec.avro_container import DamageError
 Positions = npt.NDArray[np.int64]
 
 POSITION_MAX: Final = 2**31 - 1
-"""Other clients hold a position in 31 bits."""
+"""Other clients store a position in 31 bits."""
 
 _COOKIE: Final = 12_346
 _ARRAY_MAX: Final = 4096
-"""Values that a container holds as an array at most."""
+"""Most values that a container holds as an array."""
 _BITS_BYTES: Final = 8192
 
 
@@ -73,12 +73,12 @@ def decode_positions_64(body: Buffer) -> Positions:
 
 
 def unite(bodies: Sequence[bytes]) -> bytes:
-    """The bytes of the 32-bit bitmap that has every value of some others, with runs where these are smaller.
+    """The bytes of the 32-bit bitmap with every value of some others, with runs where these are smaller.
 
     Args:
-        bodies: bitmaps of any client, at least one; values are the whole of 32 bits.
+        bodies: bitmaps of any client, at least one; values use all 32 bits.
 
-    Raises `DamageError`. Cost: 1 us a small bitmap.
+    Raises `DamageError`. Cost: 1 us for a small bitmap.
     """
     import pyroaring
 
@@ -94,13 +94,13 @@ def _decode(body: Buffer, kind: Literal["BitMap", "BitMap64"], dtype: type[np.un
     import pyroaring
 
     bitmaps: type[pyroaring.BitMap] = getattr(pyroaring, kind)
-    view: Any = memoryview(body).cast("B")  # any buffer will do, which its stubs do not say
+    view: Any = memoryview(body).cast("B")  # it accepts any buffer, which its stubs do not say
     try:
         positions = np.frombuffer(bitmaps.deserialize(view).to_array(), dtype).astype(np.int64)
-    except (ValueError, IndexError) as error:  # the second for no bytes at all
+    except (ValueError, IndexError) as error:  # IndexError: no bytes at all
         raise DamageError("a bitmap is cut off, or does not hold what its headers say") from error
     with suppress(ValueError, IndexError):
-        bitmaps.deserialize(view[:-1])  # the library reads as far as the bitmap goes
+        bitmaps.deserialize(view[:-1])  # the library reads exactly to the end of the bitmap
         raise DamageError("bytes follow a bitmap")
     if len(positions) and positions[-1] < 0:
         raise DamageError("a bitmap holds a position beyond 63 bits")

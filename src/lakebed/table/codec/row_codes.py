@@ -1,7 +1,7 @@
 """Integer codes of rows by a few key columns: equal rows have equal codes. Pure.
 
-Owns: `row_codes` and `distinct_rows`, which replace joins and groupings by the identity of files. Those of Arrow start
-a plan and threads, which costs milliseconds, and a usual change has a few rows.
+Owns: `row_codes` and `distinct_rows`, which replace joins and groupings by the identity of files. Arrow's start a plan
+and threads, which costs milliseconds, and a typical change has only a few rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import pyarrow as pa
 IntArray = npt.NDArray[np.int64]
 _PRODUCT_MAX = 1 << 62
 _FEW_MAX = 64
-"""Up to so many rows are numbered by a dictionary of Python: in less time, and Arrow's takes 20 ms to load."""
+"""Up to this many rows are numbered with a Python dictionary.
+
+That is faster, and Arrow's dictionary takes 20 ms to load.
+"""
 
 
 def row_codes(columns: Sequence[str], *tables: pa.Table) -> list[IntArray]:
-    """One array of codes a table; two rows of any of them have the same code iff all `columns` are equal.
+    """One array of codes for each table. Two rows of any of them have the same code iff all `columns` are equal.
 
     Args:
         columns: integers, strings or binary, without nulls.
@@ -44,12 +47,12 @@ def row_codes(columns: Sequence[str], *tables: pa.Table) -> list[IntArray]:
 
 
 def distinct_rows(columns: Sequence[str], table: pa.Table) -> tuple[list[tuple[Any, ...]], IntArray]:
-    """The distinct rows by some columns, as values of Python, and the position of each row's among them.
+    """The distinct rows by some columns, as Python values, and for each row the position of its values among them.
 
     Args:
         columns: as `row_codes`.
 
-    Cost: as `row_codes`, and of more than `_FEW_MAX` rows a sort.
+    Cost: as `row_codes`, and for more than `_FEW_MAX` rows a sort.
     """
     if table.num_rows <= _FEW_MAX:
         number_of: dict[tuple[Any, ...], int] = {}
@@ -66,7 +69,10 @@ def _tuples(columns: Sequence[str], table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def _number_few(columns: Sequence[str], table: pa.Table, number_of: dict[tuple[Any, ...], int]) -> IntArray:
-    """The number of each row, by first appearance; `number_of` has those of rows before, and gets the new ones."""
+    """The number of each row, by first appearance.
+
+    `number_of` has the numbers of earlier rows and gets the new ones.
+    """
     return np.array([number_of.setdefault(row, len(number_of)) for row in _tuples(columns, table)], np.int64)
 
 

@@ -66,7 +66,7 @@ _SAME_NAMES: Final = tuple(
 )
 
 _KNOWN: Final = frozenset((*_SnapshotJson.__struct_encode_fields__, "writerVersion"))
-"""Members that a proposed snapshot may have. The version of the program that wrote it decides nothing."""
+"""Members that a proposed snapshot may have. The version of the program that wrote it has no influence."""
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -87,7 +87,7 @@ def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
 
 
 def decode_proposed(body: Buffer) -> Snapshot:
-    """A snapshot that another client asks to commit.
+    """Decode a snapshot that another client asks to commit.
 
     Raises `InvalidRequest`: it is not a snapshot of version 3, or it has a member that this lakebed does not know and
     that may decide what the snapshot means.

@@ -76,7 +76,7 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
     values = column if column.type == arrow_type(type_text) else column.cast(arrow_type(type_text))
     if pa.types.is_binary(values.type) and has_high_byte(values):
-        # The Java implementation compares bytes as signed numbers: with such bounds it would skip matching rows.
+        # The Java implementation compares bytes as signed numbers. With such bounds it would skip matching rows.
         return None, None
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return None, None
@@ -88,7 +88,7 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return both["min"], both["max"]
     try:
         return both["min"].as_py(), both["max"].as_py()
-    except UnicodeDecodeError:  # other writers store such texts; this one refuses them
+    except UnicodeDecodeError:  # other writers store such texts; lakebed refuses them
         return None, None
 
 
@@ -98,7 +98,7 @@ def sign_zeros(minimum: float, maximum: float) -> tuple[float, float]:
 
 
 def has_high_byte(values: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether a byte of 0x80 or more occurs, in bytes or texts. Cost: 0.03 ns a byte."""
+    """Whether a byte of 0x80 or more occurs in bytes or texts. Cost: 0.03 ns a byte."""
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         _, offsets, body = chunk.buffers()
         if body is None:
@@ -122,7 +122,7 @@ def shorten_bounds(minimum: object, maximum: object, length: int) -> tuple[objec
 
 
 def _raise_text(prefix: str) -> str | None:
-    """The smallest text of at most that length above every text with this prefix; None if there is none."""
+    """The smallest text, not longer than the prefix, above every text with this prefix; None if there is none."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index]) + 1
         if 0xD800 <= code <= 0xDFFF:
@@ -171,7 +171,7 @@ def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Seque
 
 
 def _merge_bound(bounds: pa.Array, name: str, null_counts: Sequence[int | None], row_counts: Sequence[int]) -> pa.Array:
-    """The least or greatest of some bounds, as an array of one; null when a set with values has none."""
+    """The least or greatest of some bounds, as an array of one; null when a set with values has no bound."""
     unknown = pa.nulls(1, bounds.type)
     for known, nulls, rows in zip(bounds.is_valid().to_pylist(), null_counts, row_counts, strict=True):
         if not known and nulls != rows:

@@ -1,11 +1,11 @@
 """An export as an Iceberg table, through ``pyiceberg``: one commit of its catalog.
 
-Without a catalog the table lives in the target's folder alone: a catalog in memory makes the commit, and the file
-``metadata/version-hint.text``, put last, names the metadata. Readers open that file, or the folder where they know the
-hint, as this project's import and DuckDB do.
+Without a catalog the table exists only in the target's folder: a catalog in memory makes the commit, and the file
+``metadata/version-hint.text``, put last, names the metadata. Readers open that file. Those that know the hint, such as
+this project's import and DuckDB, open the folder.
 
-Invariants: the table and its rows are committed together, so that no reader sees it empty. Iceberg keeps microseconds:
-a value with nanoseconds is refused. TINYINT and SMALLINT become ``int``.
+Invariants: the table and its rows are committed together, so no reader sees it empty. Iceberg stores microseconds: a
+value with nanoseconds is refused. TINYINT and SMALLINT become ``int``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 _CHUNK_BYTES: Final = 256 * 1024 * 1024
-"""Arrow bytes that are held for a partitioned table, which the library writes from memory only; each such part is a
-snapshot of its own in the one commit."""
+"""Arrow bytes that are held for a partitioned table, which the library writes only from memory.
+
+Each such part is a snapshot of its own in the one commit.
+"""
 _NAME: Final = "export.target"
 
 
@@ -102,7 +104,7 @@ def _commit_rows(
             replaced.delete("True")
             _add(replaced, rows, is_partitioned=bool(table.spec().fields))
         return str(catalog.load_table(name).metadata_location)
-    except (ValueError, NotImplementedError, OverflowError) as problem:  # the last of a date that Python has not
+    except (ValueError, NotImplementedError, OverflowError) as problem:  # the last: a date that Python cannot represent
         if isinstance(problem, InvalidRequest):
             raise
         raise InvalidRequest(

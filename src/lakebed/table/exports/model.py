@@ -28,9 +28,9 @@ class ExportOptions:
     version: int | str | None = None
     """A snapshot id, a tag or a branch; None: the newest version."""
     timestamp_ms: Time | None = None
-    """The newest version at or before a time, in place of `version`."""
+    """The newest version at or before a time, instead of `version`."""
     overwrite: bool = False
-    """Replace what the target has. A Delta or an Iceberg table gets a new version, Parquet files are replaced."""
+    """Replace the content of the target. A Delta or an Iceberg table gets a new version, Parquet files are replaced."""
     catalog: str | None = None
     """Iceberg: the name of a configured catalog; the target is a table's identifier there."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
@@ -40,7 +40,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """How far an export is, in rows; in a primary-key table the total includes rows that merging drops."""
+    """The progress of an export, in rows. In a primary-key table the total includes rows that merging drops."""
 
     done_count: int
     total_count: int
@@ -57,7 +57,7 @@ class ExportReport:
     format: str
     target: str
     snapshot_id: int | None
-    """None: of a table without snapshots."""
+    """None: the table has no snapshots."""
     row_count: int
     target_version: str | None = None
     """The version that a Delta table has now, the metadata file of an Iceberg table; None: the format has none."""
@@ -74,7 +74,7 @@ class ExportReport:
 
 
 def open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
-    """The store of an export's target, which is not the table's."""
+    """The store of an export's target, which is another one than the table's."""
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
         return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
     return open_elsewhere(table.store, target)
@@ -106,7 +106,7 @@ class Rows:
         """Convert the columns.
 
         Args:
-            store: of the table.
+            store: the table's store.
             without: columns that are left out.
 
         Raises `InvalidRequest`: a column whose type the format lacks.
@@ -133,7 +133,7 @@ class Rows:
         )
 
     def report(self, table: str, target: str, *, version: str | None = None) -> ExportReport:
-        """What was written of a table: the rows that were read so far; `version` is `ExportReport.target_version`."""
+        """The report for the rows that were read so far; `version` is `ExportReport.target_version`."""
         snapshot_id = None if self._scan.snapshot is None else self._scan.snapshot.id
         return ExportReport(table, self._format, target, snapshot_id, self.row_count, version)
 

@@ -2,9 +2,9 @@
 
 Invariants:
 - On a local folder the files are written into a hidden folder next to the target, which becomes the target by a rename.
-- In a bucket, which has no rename, the files are staged under names that no reader of Parquet looks at and copied to
-  their own at the end; the marker ``_SUCCESS`` is put last, and deleted first by an overwrite.
-- Only what an export could have written is replaced: a folder with any other file is refused.
+- A bucket has no rename. There the files are staged under names that no reader of Parquet looks at, and copied to
+  their final names at the end. The marker ``_SUCCESS`` is put last, and an overwrite deletes it first.
+- Only files that an export could have written are replaced: a folder with any other file is refused.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _files(table: Table, rows: Rows) -> Iterator[tuple[str, pa.Buffer]]:
 
 
 def _encode_files(tables: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
-    """Rows as Parquet files of about `_FILE_BYTES`."""
+    """Encode rows as Parquet files of about `_FILE_BYTES`."""
     sink: ParquetSink | None = None
     for part in _groups(tables):
         sink = sink or _sink(part)
@@ -142,7 +142,7 @@ def _encode_files(tables: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
 
 
 def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Rows in the size of row groups: batches are smaller."""
+    """Join rows to the size of row groups: batches are smaller."""
     pending: list[pa.Table] = []
     count = 0
     for part in tables:
@@ -160,7 +160,7 @@ def _sink(part: pa.Table) -> ParquetSink:
 
 
 def _empty(schema: pa.Schema) -> pa.Buffer:
-    """A file without rows, which still tells the columns."""
+    """A file without rows, which still states the columns."""
     rows = schema.empty_table()
     sink = _sink(rows)
     sink.write(rows)

@@ -1,7 +1,7 @@
 """`export_table`: from a version of a table to a target in another format.
 
-Invariants: the version is resolved once, before anything is written. The target is outside of the table. What a reader
-of the target's format takes for a whole table appears by one last step: a commit of that format, or the rename of a
+Invariants: the version is resolved once, before anything is written. The target is outside the table. One last step
+makes the export a complete table for readers of the target's format: a commit of that format, or the rename of a
 folder; on a bucket, for Parquet files, the marker ``_SUCCESS``.
 """
 
@@ -76,10 +76,10 @@ def export_table(
 
 
 def _check_partitions(scan: Scan, format: str) -> None:
-    """Refuse partition values that the format, or its library, would take for others.
+    """Refuse partition values that the format, or its library, would confuse with other values.
 
-    A folder of Hive's layout has null under a name that is a text too. pyiceberg finds the rows of a partition by
-    equality: it writes those of 0.0 and of -0.0 twice, and those of NaN not at all.
+    A folder of Hive's layout has null under a name that a text may also have. pyiceberg finds the rows of a partition
+    by equality: it writes those of 0.0 and of -0.0 twice, and those of NaN not at all.
     """
     is_iceberg = format == "iceberg"
     kinds = ("FLOAT", "DOUBLE") if is_iceberg else ("CHAR", "VARCHAR", "STRING")

@@ -44,7 +44,7 @@ class ManifestHead:
 
 @dataclass(frozen=True, slots=True)
 class ManifestTotals:
-    """What a manifest list says of a manifest."""
+    """What a manifest list states about a manifest."""
 
     path: str
     size_bytes: int
@@ -121,7 +121,7 @@ def _entry_schema(partitions: Sequence[PartitionColumn], *, is_deletes: bool) ->
 
 
 def _avro_name(name: str) -> str:
-    """A column's name as Avro allows it, as Iceberg's own writers spell it; clients use the field's id."""
+    """A column's name as Avro allows it, spelled as Iceberg's own writers do; clients use the field's id."""
     spelled = "".join(
         char if char.isascii() and (char.isalnum() or char == "_") else f"_x{ord(char):X}" for char in name
     )
@@ -139,7 +139,7 @@ def encode_manifest(head: ManifestHead, entries: Sequence[Mapping[str, Any]]) ->
 
 
 def encode_data_manifest(head: ManifestHead, entries: Sequence[bytes], *, header: Mapping[str, str]) -> bytes:
-    """The bytes of a manifest of data files; `entries` are encoded records of its schema, `header` is more metadata."""
+    """The bytes of a manifest of data files. `entries` are encoded records of its schema, `header` is more metadata."""
     metadata = _metadata_of(head) | dict(header)
     return encode_container(_schema_of(head), entries, metadata, mark=_mark_of(metadata))
 
@@ -266,5 +266,5 @@ def _container(schema: Any, records: Sequence[Mapping[str, Any]], metadata: Mapp
 
 
 def _mark_of(metadata: Mapping[str, str]) -> bytes:
-    """The mark between blocks: equal for equal files, where others draw it."""
+    """The sync marker. It is equal for equal files, where other writers choose it at random."""
     return hashlib.blake2b(_ENCODE(metadata), digest_size=16).digest()

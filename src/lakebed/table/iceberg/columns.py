@@ -4,9 +4,9 @@ Owns: which Iceberg type a column has, which columns cannot be shown, and values
 the table's own, as the data files have them.
 
 Invariants: a column that is shown reads the same in every file of the table. So a column is left out where Iceberg has
-no type for it, where an older file has it in a type that Iceberg does not widen to the present one, or has none of the
-present members of a struct: from such a file clients do not learn which of the structs are null. `parts` tells in which
-files clients do not find it.
+no type for it, and where an older file has it in a type that Iceberg does not widen to the present one. It is also left
+out where an older file has none of the present members of a struct: from such a file clients do not learn which of the
+structs are null. `file_ids` says in which files clients do not find a column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTITION_FIELD_ID_MIN: Final = 1000
 """Id of the first partition field. DO NOT CHANGE: on disk."""
 
 _SPARE_ID_MIN: Final = 0x4000_0000
-"""Ids from here on are of parts of files that no schema shows."""
+"""Ids from here on belong to parts of files that no schema shows."""
 
 _PLAIN: Final = {
     "BOOLEAN": "boolean",
@@ -55,10 +55,10 @@ _REASONS: Final = {
 _WIDENINGS: Final = frozenset((("int", "long"), ("float", "double")))
 _MICROSECOND_DIGITS: Final = 6
 _ID_MAX: Final = 0x7FFF_FF00
-"""Ids above are Iceberg's own."""
+"""Ids above this are Iceberg's own."""
 
 IcebergType = str | dict[str, Any]
-"""A type in Iceberg's metadata: the name of a plain one, or a struct, list or map."""
+"""A type in Iceberg's metadata: the name of a plain type, or a struct, list or map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def iceberg_schema(
     """A schema of a table in Iceberg's terms.
 
     Args:
-        older: schemas by which files may have been written that are read by this one.
+        older: schemas of files that may be read with this schema.
         hidden: ids of columns that clients do not find in some file.
     """
     before: dict[int, set[Type]] = {}
@@ -128,7 +128,7 @@ def is_nested(column: DataField) -> bool:
 
 
 def highest_id(schema: IcebergSchema) -> int:
-    """The highest id in a schema, of parts too."""
+    """The highest id in a schema, including ids of parts."""
     return max((number for member in schema.fields for number in _ids_in(member["id"], member["type"])), default=0)
 
 
@@ -143,7 +143,7 @@ def _ids_in(number: int, kind: IcebergType) -> Iterator[int]:
 
 
 def _parts_of(parsed: Type, field_id: int) -> Iterator[tuple[int, Type]]:
-    """A column and everything inside of it, with ids."""
+    """A column and everything inside it, with ids."""
     return _walk(parsed, field_id, field_id, 0)
 
 
@@ -157,7 +157,7 @@ def _walk(parsed: Type, number: int, inside_id: int, depth: int) -> Iterator[tup
 
 
 def _find_misfit(parsed: Type, field_id: int, before: Mapping[int, set[Type]]) -> str | None:
-    """Why some file's values of a column are not read as the present type; None: all are."""
+    """Why the values of a column in some file cannot be read as the present type; None: all can."""
     for number, part in _parts_of(parsed, field_id):
         for old in sorted(before.get(number, ()), key=str):
             if part.is_nested or old.is_nested:
@@ -174,7 +174,7 @@ def _find_misfit(parsed: Type, field_id: int, before: Mapping[int, set[Type]]) -
 
 
 def _identifier_ids(schema: TableSchema, left_out: Mapping[str, str]) -> tuple[int, ...]:
-    """Iceberg allows columns that are required and not floating point."""
+    """The ids of the key columns. Iceberg allows only columns that are required and not floating point."""
     keys = schema.select_fields(schema.primary_keys)
     is_allowed = all(
         not key.nullable and key.name not in left_out and parse_type(key.type).root not in ("FLOAT", "DOUBLE")
@@ -234,7 +234,7 @@ def _plain_type_of(parsed: Type) -> tuple[str | None, str | None]:
 
 
 def _widens(parsed: Type, kind: str) -> bool:
-    """Whether Iceberg reads a file's values of a type as those of another one."""
+    """Whether Iceberg reads a file's values of one type as values of another."""
     old, _ = _plain_type_of(parsed)
     if old is None:
         return False
@@ -256,10 +256,10 @@ def _decimal_parts(kind: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionColumn:
-    """A partition column that Iceberg sees, as identity."""
+    """A partition column that Iceberg sees, with the transform identity."""
 
     position: int
-    """Of the column among the table's partition columns."""
+    """Position of the column among the table's partition columns."""
     column: DataField
     kind: str
     """Its Iceberg type."""
@@ -314,7 +314,7 @@ def _decimal_bytes(digits: int) -> int:
 
 
 def plain_values(values: pa.Array, kind: str) -> list[Any]:
-    """Values as Avro has them in a partition: numbers, texts, bytes."""
+    """Values as Avro stores them in a partition: numbers, texts, bytes."""
     if kind == "date":
         return list(values.cast(pa.int32()).to_pylist())
     if kind in ("timestamp", "timestamptz"):
@@ -352,7 +352,7 @@ def binary_values(values: pa.Array, kind: str) -> list[bytes | None]:
 
 
 def _unscaled(value: Decimal, scale: int) -> int:
-    """The digits of a decimal as a number; exact, where arithmetic rounds to the digits of a context."""
+    """The digits of a decimal as a number. It is exact; arithmetic would round to the digits of a context."""
     sign, digits, exponent = value.as_tuple()
     number: int = int("".join(map(str, digits))) * 10 ** (scale + int(exponent))
     return -number if sign else number
@@ -367,7 +367,7 @@ def _least_bytes(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A column, member or part by the names that it ever had."""
+    """A column, member or part with all names that it ever had."""
 
     names: set[str]
     inside: dict[int, _Named]
@@ -375,7 +375,7 @@ class _Named:
 
 
 class NameMapping:
-    """Iceberg's mapping of names to ids, by which clients read a file of which no part has an id, or some have none.
+    """Iceberg's mapping of names to ids. Clients use it for a file in which no part has an id, or only some have one.
 
     The latter are files of primary-key tables, with their columns of keys and sequence numbers. A name that ever meant
     two columns, or two members of a struct, is left out: a client then refuses such a file, or finds no values.
@@ -400,7 +400,7 @@ class NameMapping:
     def members(self) -> list[dict[str, Any]]:
         """The mapping in the form of the property ``schema.name-mapping.default``.
 
-        Columns that are not shown are in it too: some clients refuse names that it does not have.
+        It includes columns that are not shown, because some clients refuse names that it does not have.
         """
         spare = itertools.count(_SPARE_ID_MIN)
         system = [*(f"_KEY_{key}" for key in sorted(self._keys)), "_SEQUENCE_NUMBER", "_VALUE_KIND"]
@@ -421,7 +421,7 @@ def _collect(level: dict[int, _Named], name: str, parsed: Type, number: int, ins
 
 
 def _inside(parsed: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Type, int, int, int]]:
-    """Name, type, id, and what ids of parts are counted from, of what is directly inside a type."""
+    """Name, type, id, and the base for ids of parts, of everything directly inside a type."""
     names = ("element",) if parsed.root == "ARRAY" else ("key", "value")
     for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=False):
         yield name, part, number, inside_id, depth + 1
@@ -431,7 +431,7 @@ def _inside(parsed: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Typ
 
 
 def _ids_by_name(level: Mapping[int, _Named]) -> dict[str, int | None]:
-    """The id that each name meant; None: several."""
+    """The id that each name meant; None: more than one."""
     ids: dict[str, int | None] = {}
     for number in sorted(level):
         for name in level[number].names:
@@ -440,7 +440,10 @@ def _ids_by_name(level: Mapping[int, _Named]) -> dict[str, int | None]:
 
 
 def _render(level: Mapping[int, _Named], spare: Iterator[int] | None) -> list[dict[str, Any]]:
-    """Members of the mapping; with `spare` of columns, of which those that Iceberg has no type for get spare ids."""
+    """Members of the mapping.
+
+    `spare` is given for columns: the parts of those without an Iceberg type get spare ids.
+    """
     ids = _ids_by_name(level)
     mapping: list[dict[str, Any]] = []
     for number in sorted(level):
@@ -457,7 +460,7 @@ def _render(level: Mapping[int, _Named], spare: Iterator[int] | None) -> list[di
 
 
 def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
-    """The mapping of what is inside a type that is not shown."""
+    """The mapping of everything inside a type that is not shown."""
     inside = [(name, part) for name, part, *_ in _inside(parsed, 0, 0)]
     if parsed.root == "VARIANT":
         inside = [("value", Type("BYTES")), ("metadata", Type("BYTES"))]

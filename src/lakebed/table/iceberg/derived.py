@@ -1,9 +1,9 @@
 """Objects for Iceberg clients in the table's folder: which exist, and their create-only writing.
 
-Invariants: an object is written once, before any object that names it, and is never replaced. Its name states what it
-is derived from, and a digest of what it was made with; so a server that finds the name need not make it, and two
-servers that write it at once write the same bytes, of which one put wins. After a crash the names that are there are
-whole, and the next server goes on.
+Invariants: an object is written once, before any object that names it, and is never replaced. Its name states the
+object that it is derived from, and a digest of its inputs. So a server that finds the name need not make the object,
+and two servers that write it at once write the same bytes; one of the puts wins. After a crash the objects that exist
+are complete, and the next server continues.
 """
 
 from __future__ import annotations
@@ -20,45 +20,48 @@ from lakebed.runtime import Runtime, map_in_pool
 from lakebed.table.model.layout import Layout, derived_path
 
 GENERATION: Final = 1
-"""Of the code that makes these objects. Another number makes all of them again, under other names."""
+"""Version of the code that makes these objects. With another number all of them are made again, under other names."""
 _SPARE_COUNT: Final = 1_000
-"""Objects that may be gone and are remembered."""
+"""Most names of objects that are remembered although they may be gone."""
 _PUTS_AT_ONCE: Final = 16
 _DEFERRED_BYTES_MAX: Final = 16 << 20
-"""Of objects that wait to be written together."""
+"""Most bytes of objects that wait to be written together."""
 
 
 class Derived(Protocol):
-    """Objects that are derived from a table, wherever they are kept."""
+    """Objects that are derived from a table, wherever they are stored."""
 
     written_count: int
 
     def path(self, source: str, name: str) -> str:
-        """What an object that is derived from the table's object at `source` is called here. Pure."""
+        """The path here of an object that is derived from the table's object at `source`. Pure."""
 
     def size_of(self, path: str) -> int | None:
         """Size in bytes; None: the object has to be made."""
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
-        """The size in bytes of an object, which is made when there is none."""
+        """The size in bytes of an object. Make the object if it does not exist."""
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
-        """As `ensure`, but it may be written by `write_deferred` only: nothing that names it is written before."""
+        """As `ensure`, but the object may be written later, by `write_deferred`.
+
+        No object that names it is written before.
+        """
 
     def write_deferred(self) -> None:
-        """Write what was deferred. After an error it stays so until a later call."""
+        """Write the deferred objects. After an error they stay deferred until a later call."""
 
     def get(self, path: str) -> Buffer:
         """An object that `size_of` knows. Cost: 1 GET."""
 
     def url(self, path: str) -> str:
-        """Where clients find an object that `ensure` or `size_of` knows."""
+        """The URL by which clients find an object that `ensure` or `size_of` knows."""
 
     def urls_of_files(self, paths: Sequence[str]) -> list[str]:
-        """Where clients find files of the table, by their paths in it. Raises `NotFound`."""
+        """The URLs by which clients find files of the table, by their paths in it. Raises `NotFound`."""
 
     def forget_many(self) -> None:
-        """Drop what is kept of objects that may be gone, once it is much."""
+        """Drop what is remembered of objects that may be gone, once it is much."""
 
 
 class DerivedObjects:
@@ -91,11 +94,11 @@ class DerivedObjects:
         return self._store.get(path)
 
     def url(self, path: str) -> str:
-        """Where clients find an object. Pure."""
+        """The URL by which clients find an object. Pure."""
         return self._store.url(path)
 
     def urls_of_files(self, paths: Sequence[str]) -> list[str]:
-        """Where clients find files of the table. Pure."""
+        """The URLs by which clients find files of the table. Pure."""
         bases: dict[str, str] = {}
         urls: list[str] = []
         for path in paths:
@@ -106,12 +109,12 @@ class DerivedObjects:
         return urls
 
     def forget_many(self) -> None:
-        """List anew at the next question, where far more objects were made than there were: most may be deleted."""
+        """List again before the next use, if far more objects were made than existed: most may have been deleted."""
         if self._sizes is not None and len(self._sizes) > 2 * self._listed_count + _SPARE_COUNT:
             self._sizes = None
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
-        """The size in bytes of an object, which is made when there is none. Cost: nothing, or 1 durable PUT."""
+        """The size in bytes of an object. Make the object if it does not exist. Cost: nothing, or 1 durable PUT."""
         known = self.size_of(path)
         if known is None:
             self.written_count += self._put(path, encode())
@@ -120,7 +123,7 @@ class DerivedObjects:
         return known
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
-        """Have an object written by `write_deferred`, when there is none. Cost: nothing, or as that."""
+        """Have `write_deferred` write an object, if it does not exist. Cost: nothing, or that of `write_deferred`."""
         if self.size_of(path) is None and path not in self._deferred:
             body = self._deferred[path] = encode()
             self._deferred_bytes += len(body)
@@ -128,8 +131,9 @@ class DerivedObjects:
                 self.write_deferred()
 
     def write_deferred(self) -> None:
-        """Write what was deferred. Cost: 1 durable PUT each, 16 at once."""
-        # Not by `put_each`, which names an object before it is durable: here a name says that it is whole.
+        """Write the deferred objects. Cost: 1 durable PUT each, 16 at once."""
+        # Not with `put_each`, which creates a name before its object is durable: here a name means that the object is
+        # complete.
         objects = [(path, body) for path, body in self._deferred.items() if self.size_of(path) is None]
         are_new = map_in_pool(self._runtime, lambda pair: self._put(*pair), objects, worker_count_max=_PUTS_AT_ONCE)
         self.written_count += sum(are_new)

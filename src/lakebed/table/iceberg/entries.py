@@ -1,7 +1,7 @@
 """Entries of Iceberg's manifests from those of the table: paths, partitions, counts, bounds.
 
-Owns: one entry a data file. Bounds are taken where the table's own are proven (`STATS_VERSION`); a file of another
-client has none, and Iceberg's clients then read it without skipping.
+Owns: one entry for each data file. Bounds are used where the table's own are proven (`STATS_VERSION`). A file of
+another client has no bounds, and Iceberg's clients then read it without skipping.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lakebed.table.model.model import STATS_VERSION, TableSchema
 from lakebed.table.read.file_stats import partition_columns
 
 _BOUNDED_COLUMNS_MAX: Final = 100
-"""Columns of a file that get bounds, as many as Iceberg's own writers give by default.
+"""Columns of a file that get bounds, as many as Iceberg's own writers use by default.
 
-All columns get counts: where some have them, DuckDB takes one without to have neither nulls nor values.
+All columns get counts: if only some columns have counts, DuckDB assumes that the others have neither nulls nor values.
 """
 
 _RECORDS_MAX: Final = 100_000
-"""Files whose records are kept: about 1 kB each."""
+"""Files whose records are cached: about 1 kB each."""
 _FILE_KEY: Final = ("partition", "bucket", "file_name")
 _FILE_COLUMNS: Final = (
     *_FILE_KEY,
@@ -50,29 +50,29 @@ _FILE_COLUMNS: Final = (
     "value_stats_cols",
     "write_cols",
 )
-"""What the record of a file is made of."""
+"""The columns that the record of a file is computed from."""
 
 FoldersOf = Callable[[bytes, int], tuple[str, ...]]
 SnapshotIdOf = Callable[[int], int]
 
 
 class FileRecords:
-    """What the records of data files have in every manifest, for one load. Not thread-safe.
+    """The records of data files, which are equal in every manifest, for one load. Not thread-safe.
 
-    A manifest that merges others has their entries again: of a thousand versions each file is in a dozen of them.
+    A manifest that merges others has their entries again: with a thousand versions each file is in a dozen manifests.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Drop all records."""
         self._places: dict[tuple[bytes, int, str], int] = {}
         self._tables: list[pa.Table] = []
         self._records: list[bytes] = []
 
     def encode(self, entries: pa.Table, encode: Callable[[pa.Table], list[bytes]]) -> list[bytes]:
-        """What `encode` returns for the entries; it is called for those that are not known."""
+        """What `encode` returns for the entries. It is called only for those that are not cached."""
         columns = entries.select(_FILE_COLUMNS)
         keys = list(zip(*(columns.column(name).to_pylist() for name in _FILE_KEY), strict=True))
         places = [self._places.get(key, -1) for key in keys]
@@ -96,31 +96,31 @@ class FileRecords:
 
 @dataclass(frozen=True, slots=True)
 class EntryContext:
-    """What entries are made with."""
+    """What is needed to make entries."""
 
     store: ObjectStore
     schema: TableSchema
-    """For the types of partition columns."""
+    """The schema with the types of partition columns."""
     schema_of: Callable[[int], TableSchema]
     partitions: tuple[PartitionColumn, ...]
     folders_of: FoldersOf
     snapshot_id_of: SnapshotIdOf
     """Iceberg's id of the snapshot with a number."""
     urls_of_files: Callable[[Sequence[str]], list[str]]
-    """Where clients find files of the table, by their paths."""
+    """The URLs by which clients find files of the table, by their paths."""
     records: FileRecords = field(default_factory=FileRecords)
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySums:
-    """What a manifest list states of the entries of a manifest."""
+    """What a manifest list states about the entries of a manifest."""
 
     added_count: int
     added_rows: int
     existing_count: int
     existing_rows: int
     min_sequence_number: int | None
-    """Of the entries that state one; None: of none."""
+    """The least number of the entries that state one; None: no entry does."""
     partitions: Sequence[dict[str, Any]]
 
 
@@ -137,7 +137,7 @@ def sum_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: int
 
 
 def _stand(commits: Any, added_snapshot: int | None) -> tuple[Any, Any]:
-    """Which files were added by their manifest's own snapshot, and which entries state a snapshot."""
+    """Which files their manifest's own snapshot added, and which entries state a snapshot."""
     unknown = commits < 0
     is_added = unknown if added_snapshot is None else commits == added_snapshot
     return is_added, ~(is_added & unknown)
@@ -148,9 +148,9 @@ def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: in
 
     Args:
         entries: live ADD entries of one manifest (`manifest.ENTRY_SCHEMA`).
-        added_snapshot: `ManifestMeta.added_snapshot` of the manifest. A file that its own snapshot added is ADDED; one
-            from before the manifest was merged is EXISTING. Of entries of other clients the snapshot is unknown: they
-            have that of the manifest list, or the number 0 after a merge.
+        added_snapshot: `ManifestMeta.added_snapshot` of the manifest. A file that this snapshot added is ADDED; a file
+            that is older because manifests were merged is EXISTING. The snapshot of entries of other clients is
+            unknown: they have that of the manifest list, or the number 0 after a merge.
     """
     is_added, states = (mask.tolist() for mask in _stand(entries.column("commit_snapshot").to_numpy(), added_snapshot))
     numbers: dict[tuple[bool, bool, int], bytes] = {}
@@ -265,7 +265,7 @@ def partition_tuples(context: EntryContext, entries: pa.Table) -> list[dict[str,
 
 
 def partition_summaries(context: EntryContext, entries: pa.Table) -> list[dict[str, Any]]:
-    """For each partition column what its values in some entries are: Iceberg's ``field_summary``."""
+    """For each partition column a summary of its values in some entries: Iceberg's ``field_summary``."""
     if not context.partitions or not entries.num_rows:
         return [{"contains_null": False, "contains_nan": None, "lower_bound": None, "upper_bound": None}] * len(
             context.partitions
@@ -316,7 +316,10 @@ def _statistics(context: EntryContext, entries: pa.Table) -> list[bytes]:
 
 
 def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group: pa.Table) -> list[bytes]:
-    """As `_statistics`, of entries whose statistics have the same columns. Nested columns have counts and no bounds."""
+    """As `_statistics`, for entries whose statistics have the same columns.
+
+    Nested columns have counts and no bounds.
+    """
     fields = schema.fields if names is None else schema.select_fields(names)
     kinds = {member["id"]: member["type"] for member in iceberg_schema(schema).fields}
     wanted = [(at, field.id, kinds[field.id]) for at, field in enumerate(fields) if field.id in kinds]

@@ -1,11 +1,11 @@
 """In which data files Iceberg's clients find which columns: by ids, or by names where a file has no ids at all.
 
-Owns: `FileIds`, what the footers of some files say; it is written into the manifests and lists of those files, so that
+Owns: `FileIds`, what the footers of some files say. It is written into the manifests and lists of those files, so that
 a footer is read once. Only tables with nested columns, or with a name that meant two columns, need it.
 
-A client finds a column of a file that has any id by the ids of the column and all its parts; files of lakebed have
-them, and those of the format's Java client. It finds a column of a file without ids, such as those of pypaimon, by
-names (`columns.NameMapping`).
+In a file that has any id, a client finds a column by the ids of the column and all its parts. Files of lakebed and of
+the format's Java client have them. In a file without ids, such as those of pypaimon, a client finds a column by names
+(`columns.NameMapping`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lakebed.table.model.model import TableSchema
 from lakebed.table.model.types import FIELD_ID_KEY, file_field
 
 HEADER_KEY: Final = "lakebed.file-ids"
-"""Of `FileIds` in the header of a manifest or list. DO NOT CHANGE: on disk."""
+"""Key of `FileIds` in the header of a manifest or list. DO NOT CHANGE: on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileIds:
-    """What is known of the ids in some data files. Does not change with the schema."""
+    """What is known of the ids in some data files. It does not depend on the present schema."""
 
     lost: frozenset[int] = frozenset()
-    """Columns that some file with ids has without their ids, or without those of their parts."""
+    """Columns for which some file with ids lacks their own id or that of a part."""
     unmarked: frozenset[int] = frozenset()
-    """Schemas by which files without any id were written."""
+    """Schemas with which files without any id were written."""
 
     def __or__(self, other: FileIds) -> FileIds:
         return FileIds(self.lost | other.lost, self.unmarked | other.unmarked)
@@ -50,8 +50,8 @@ class FileIds:
         """The columns of a schema that clients do not find in one of the files.
 
         Args:
-            written: the schemas by which files were written.
-            names: of the table.
+            written: the schemas with which files were written.
+            names: the table's name mapping.
         """
         older = [written[number] for number in sorted(self.unmarked) if number in written]
         return frozenset(
@@ -84,7 +84,7 @@ def parse_header(metadata: Mapping[str, Any], *, path: str) -> FileIds:
 
 
 def has_to_look(schemas: Sequence[TableSchema]) -> bool:
-    """Whether the files of a table with these schemas have to be looked at."""
+    """Whether the footers of a table with these schemas must be read."""
     return NameMapping(schemas).is_ambiguous or any(map(is_nested, (c for s in schemas for c in s.fields)))
 
 
@@ -92,8 +92,8 @@ def ids_of_file(columns: pa.Schema, written: TableSchema) -> FileIds:
     """What a file's footer says.
 
     Args:
-        columns: of the file, with ids in the metadata (`FIELD_ID_KEY`).
-        written: the schema by which it was written.
+        columns: the file's columns, with ids in the metadata (`FIELD_ID_KEY`).
+        written: the schema with which it was written.
     """
     if not any(_id_of(field) is not None for column in columns for field in _walk(column)):
         return FileIds(unmarked=frozenset([written.id]))

@@ -1,9 +1,9 @@
 """Which entries of which manifests are live in a snapshot: `Fold`, moved from one snapshot to the next.
 
-A manifest of the table keeps its name and bytes, and a DELETE in a later one takes entries out of it. Iceberg has no
-such entries: a manifest whose files were deleted is written again without them. So the fold tells, for each manifest,
-the positions that are left. Cost: of a move the entries of the manifests that are new; where manifests were merged,
-all entries once.
+A manifest of the table keeps its name and bytes, and a DELETE in a later manifest removes entries from it. Iceberg has
+no such entries: a manifest whose files were deleted is written again without them. So the fold returns, for each
+manifest, the positions that remain. Cost of a move: the entries of the manifests that are new; where manifests were
+merged, all entries once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Identity = tuple[bytes, int, int, str]
 
 
 class Fold:
-    """The live entries of the snapshot that it was moved to last, or of the manifests of it up to an unreadable one."""
+    """The live entries of the snapshot that it was last moved to, or of its manifests up to an unreadable one."""
 
     def __init__(self, manifests: ManifestReader) -> None:
         self._manifests = manifests
@@ -41,7 +41,7 @@ class Fold:
             known = 0
         for meta in metas[known:]:
             self._take(meta.file_name, self._manifests.entries(meta))
-            self._names.append(meta.file_name)  # each at once: the next one may be unreadable
+            self._names.append(meta.file_name)  # one by one: the next may be unreadable
 
     def rows(self, name: str) -> Rows:
         """Positions in a manifest whose files are live, ascending."""

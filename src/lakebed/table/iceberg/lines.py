@@ -1,11 +1,11 @@
 """Main and the branches of a table as Iceberg's snapshots: ids, lists and manifests.
 
-Owns: `Line`, which publishes the snapshots of one branch. The number of a snapshot of main is its Iceberg id. A
-branch counts on from the snapshot that it began with, so what it committed itself has an id that is hashed from its
-name and the number.
+Owns: `Line`, which publishes the snapshots of one branch. The number of a snapshot of main is its Iceberg id. A branch
+continues the numbers of the snapshot that it began with. So its own snapshots have ids that are hashed from its name
+and the number.
 
-Invariants: a snapshot is published whole or not at all, with exactly the rows that lakebed reads of it. The list of a
-snapshot is written last, so a list that exists needs no look at what it names.
+Invariants: a snapshot is published completely or not at all, with exactly the rows that lakebed reads of it. The list
+of a snapshot is written last; if a list exists, what it names need not be checked.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from lakebed.table.read.vectors import decode_vector, may_have_vectors, skips_le
 
 _EVERYTHING_BYTES: Final = 1 << 62
 _SPARE_COUNT: Final = 100
-"""Snapshots that are gone of which something is kept."""
+"""Most snapshots that are gone of which something is cached."""
 _SUMS_MAX: Final = 10_000
-"""Manifests whose sums are kept: about 1 kB each."""
+"""Manifests whose sums are cached: about 1 kB each."""
 _UNWRITTEN_MAX: Final = 256
-"""Lists that wait to be written together."""
+"""Most lists that wait to be written together."""
 _FILES_MAX: Final = 100_000
-"""Data files of which it is kept what their footers say."""
+"""Data files for which the content of the footer is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ShownSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A manifest that a list is to name."""
+    """A manifest that a list will name."""
 
     path: str
     totals: ManifestTotals
@@ -105,8 +105,8 @@ class Line:
 
     Args:
         branch: with its newest schema.
-        fork_id: of a branch the number of the snapshot that it began with; of main None.
-        objects: of the table.
+        fork_id: the number of the snapshot that a branch began with; None for main.
+        objects: the table's derived objects.
     """
 
     def __init__(self, branch: TableBranch, *, fork_id: int | None, objects: Derived) -> None:
@@ -133,15 +133,18 @@ class Line:
 
     @property
     def fork_id(self) -> int | None:
-        """The number of the snapshot that the branch began with; of main None."""
+        """The number of the snapshot that the branch began with; None for main."""
         return self._fork_id
 
     def schema_of(self, schema_id: int) -> TableSchema:
-        """A schema of the branch, as of its last `refresh`: one that was made again has others. Cost: 1 GET, once."""
+        """A schema of the branch, as of its last `refresh`: a branch that was made again has others.
+
+        Cost: 1 GET, once.
+        """
         return self._branch.schemas.load(schema_id)
 
     def schema_ids(self) -> list[int]:
-        """The ids of the branch's schemas that there are, ascending: a replaced table begins with another one."""
+        """The ids of the branch's existing schemas, ascending. Those of a replaced table begin with another id."""
         newest = self._branch.schema
         if self._schema_ids is None or self._schema_ids[0] is not newest:
             numbers: list[int] = []
@@ -159,7 +162,7 @@ class Line:
         return hashed_id(str(self._branch.branch), number)
 
     def forget_all_but(self, numbers: Collection[int]) -> None:
-        """Drop what is kept of other snapshots, tags' included, once it is much."""
+        """Drop what is cached of all other snapshots, those of tags included, once it is much."""
         if len(self._shown) > 2 * len(numbers) + _SPARE_COUNT:
             self._shown = {key: shown for key, shown in self._shown.items() if key[0] in numbers}
         if len(self._sums) > _SUMS_MAX:
@@ -172,12 +175,13 @@ class Line:
         self._objects.forget_many()
 
     def show(self, snapshot: Snapshot, *, parent_id: int | None) -> ShownSnapshot | None:
-        """Publish a snapshot, by the next `write`; None: it cannot be shown, because its rows have to be merged.
+        """Publish a snapshot, with the next `write`; None: it cannot be shown, because its rows must be merged.
 
         Raises `UnsupportedFormat`: it cannot be shown for another reason; `NotFound`: it expired; `Corruption`.
-        Cost: nothing when it was published before; else its manifests that were not read before, and 1 PUT for its
-        list, each new manifest, and each manifest of which it deletes files. Of a table whose files have to be looked
-        at (`file_ids`) also 1 GET of the list when another process published it, else 1 HEAD and 1 GET a new file.
+        Cost: nothing when it was published before. Else its manifests that were not read before, and 1 PUT for its
+        list, each new manifest, and each manifest of which it deletes files. If the footers of the table's files must
+        be read (`file_ids`), also 1 GET of the list when another process published it, else 1 HEAD and 1 GET for each
+        new file.
         """
         self._prepare()
         key = (snapshot.id, snapshot.delta_manifest_list)
@@ -208,9 +212,9 @@ class Line:
         return shown
 
     def write(self) -> None:
-        """Write the lists of what was shown since the last call, and before them their manifests.
+        """Write the lists of the snapshots shown since the last call, and before them their manifests.
 
-        Raises what a put raises; then they stay to be written by the next call. Cost: that of `show`, many at once.
+        Raises what a put raises; the next call then writes what remains. Cost: that of `show`, many at once.
         """
         self._objects.write_deferred()
         for unwritten in self._unwritten:
@@ -236,17 +240,20 @@ class Line:
 
     @property
     def _look_key(self) -> tuple[str, ...]:
-        """What distinguishes objects that say which columns are in their files."""
+        """A key for objects that say which columns are in their files."""
         return ("file-ids",) if self._looks else ()
 
     def _read_file_ids(self, path: str) -> FileIds:
-        """What an object of an earlier request, or of another process, says of its files. Cost: 1 GET, or nothing."""
+        """What an object of an earlier request, or of another process, says about its files.
+
+        Cost: 1 GET, or nothing.
+        """
         if not self._looks:
             return FileIds()
         return parse_header(decode_header(self._objects.get(path), path=path), path=path)
 
     def _prepare(self) -> None:
-        """What depends on the newest schema."""
+        """Compute everything that depends on the newest schema."""
         schema = self._branch.schema
         if self._made_for is schema:
             return
@@ -264,10 +271,10 @@ class Line:
             snapshot_id_of=self.snapshot_id_of,
             urls_of_files=self._objects.urls_of_files,
         )
-        self._made_for = schema  # last: what failed is made again
+        self._made_for = schema  # last: after an error it is all computed again
 
     def _key_of(self, number: int | None) -> str:
-        """What distinguishes objects of this branch from those of main with the same source."""
+        """A key that distinguishes objects of this branch from those of main with the same source."""
         if self._fork_id is None or (number is not None and number <= self._fork_id):
             return ""
         return f"{self._branch.branch}@{self._fork_id}"
@@ -292,7 +299,7 @@ class Line:
     # ---- manifests of data files
 
     def _data_manifests(self, snapshot: Snapshot) -> tuple[list[_Listed], FileIds]:
-        """The manifests of a snapshot's data files, and what is known of the ids in these."""
+        """The manifests of a snapshot's data files, and what is known of the ids in these files."""
         manifests = self._branch.manifests
         metas = manifests.all_metas(snapshot)
         first_new = len(metas) - len(manifests.metas(snapshot.delta_manifest_list))
@@ -312,10 +319,10 @@ class Line:
         return listed, union(ids)
 
     def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> tuple[_Listed, FileIds]:
-        """The manifest of some live files of a manifest of the table, and what is known of the ids in these.
+        """The manifest of some live files of a manifest of the table, and what is known of the ids in these files.
 
         Args:
-            fallback: the number of the snapshot that added it, where the table does not state one.
+            fallback: the number of the snapshot that added it, if the table does not state one.
         """
         assert self._context is not None
         context = self._context
@@ -361,7 +368,7 @@ class Line:
         return _Listed(path, totals), file_ids
 
     def _look_at(self, entries: pa.Table) -> FileIds:
-        """What the footers of data files say. Cost: 1 HEAD and 1 GET a file that was not looked at before."""
+        """What the footers of data files say. Cost: 1 HEAD and 1 GET for each file whose footer was not read before."""
         assert self._context is not None
         ids: list[FileIds] = []
         sizes, schema_ids = entries.column("file_size").to_pylist(), entries.column("schema_id").to_pylist()
@@ -481,7 +488,7 @@ class Line:
 
 
 def hashed_id(name: str, number: int) -> int:
-    """An id above those of main, the same whenever it is asked for."""
+    """An id above those of main, always the same for the same arguments."""
     digest = hashlib.blake2b(f"{name}\0{number}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 2) | 1 << 61
 
@@ -494,7 +501,7 @@ _ROW_POSITION_ID: Final = 2_147_483_645
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Where the vector of a data file is in a Puffin file."""
+    """The location of the vector of a data file in a Puffin file."""
 
     offset: int
     size_bytes: int
@@ -509,7 +516,7 @@ def encode_puffin(vectors: Mapping[str, Positions]) -> tuple[bytes, dict[str, Bl
     """
     body, blobs, members = bytearray(_PUFFIN_MAGIC), dict[str, Blob](), []
     for url, positions in vectors.items():
-        # One bitmap for the upper half 0: positions have at most 31 bits.
+        # One bitmap, for the upper half 0: positions have at most 31 bits.
         content = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_positions(positions)
         blob = struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))
         blobs[url] = Blob(len(body), len(blob), len(positions))

@@ -1,14 +1,14 @@
-"""A table as an Iceberg table: `PublishedTable`, which makes its metadata when it is asked for.
+"""A table as an Iceberg table: `PublishedTable`, which makes its metadata on request.
 
-Owns: what is looked at for each request, the metadata and its properties, and references: ``main``, tags and branches
-under their names.
+Owns: what is read for each request, the metadata and its properties, and references: ``main``, tags and branches under
+their names.
 
 Invariants:
-- Nothing is written before a table is asked for, and then only what its newest versions lack.
-- The metadata names only snapshots that are published whole. A reader that holds older metadata keeps working as long
-  as its snapshots live: no object that it names is replaced.
+- Nothing is written before a table is requested, and then only what its newest versions lack.
+- The metadata names only snapshots that are published completely. A reader that holds older metadata keeps working as
+  long as its snapshots live: no object that it names is replaced.
 - A tag is shown only with exactly its version. ``main`` and branches show their newest version that can be shown.
-- What is not shown is said in the property ``lakebed.left-out``.
+- The property ``lakebed.left-out`` says what is not shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LEFT_OUT: Final = "lakebed.left-out"
 
 _TRIES_MAX: Final = 5
 _SPARE_COUNT: Final = 100
-"""What is kept of versions that are gone, before it is dropped."""
+"""How much is cached of versions that are gone, before it is dropped."""
 _OPERATIONS: Final = {"APPEND": "append", "COMPACT": "replace", "OVERWRITE": "overwrite", "ANALYZE": "replace"}
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -67,25 +67,25 @@ class Metadata:
     location: str | None
     """URL of the file with the same contents; None: a table without snapshots, which has none."""
     body_of_references: bytes
-    """The same with the snapshots of references only."""
+    """The same metadata with only the snapshots of references."""
     etag: str
 
 
 @dataclass(slots=True)
 class _Look:
-    """What there is."""
+    """What exists at one moment."""
 
     snapshots: dict[str, dict[int, Snapshot]]
     """By branch, ascending."""
     problems: list[str]
-    """Of snapshots that are unreadable, in sentences."""
+    """Messages about snapshots that are unreadable."""
     mark: Mark
-    """Equal to that of another look: nothing has changed."""
+    """If another look has an equal mark, nothing has changed."""
 
 
 @dataclass(slots=True)
 class _Main:
-    """The snapshots of main when they were looked at last."""
+    """The snapshots of main when they were last read."""
 
     snapshots: dict[int, Snapshot]
     """Ascending."""
@@ -96,7 +96,7 @@ class _Main:
 
 @dataclass(slots=True)
 class _State:
-    """What the metadata is made of."""
+    """What the metadata is made from."""
 
     names: NameMapping
     shown: dict[int, ShownSnapshot] = field(default_factory=dict)
@@ -113,12 +113,12 @@ class _State:
 
 
 class PublishedTable:
-    """A table for Iceberg's clients. Thread-safe; requests for the same table take turns.
+    """A table for Iceberg's clients. Thread-safe; requests for the same table are served one after the other.
 
     Args:
         main: the table's main branch.
-        objects: where what is made for clients is kept; None: in the table's folder.
-        location: the table's, for clients; None: the URL of its store.
+        objects: where objects for clients are stored; None: in the table's folder.
+        location: the table's location for clients; None: the URL of its store.
     """
 
     def __init__(self, main: TableBranch, *, objects: Derived | None = None, location: str | None = None) -> None:
@@ -141,11 +141,11 @@ class PublishedTable:
         return self._objects.written_count
 
     def load(self) -> Metadata:
-        """The metadata of now; what it names is written first.
+        """The present metadata. What it names is written first.
 
-        Raises `NotFound`: the table is gone, or another one has its place; `Unavailable`: versions expire faster than
-        they are read. Cost: 5 LISTs, 1 GET and 2 HEADs when nothing has changed since the last call; else 1 GET a new
-        version or tag, and what `Line.show` says.
+        Raises `NotFound`: the table is gone, or another one has its location; `Unavailable`: versions expire faster
+        than they are read. Cost: 5 LISTs, 1 GET and 2 HEADs when nothing has changed since the last call; else 1 GET
+        for each new version or tag, and what `Line.show` says.
         """
         with self._turn:
             missing: NotFound | None = None
@@ -158,11 +158,11 @@ class PublishedTable:
                     metadata = self._metadata
                     if metadata is None or look.mark != self._mark:
                         metadata = self._make(look)
-                except NotFound as error:  # a version expired since it was listed, or all with the table
+                except NotFound as error:  # a version expired since it was listed, or the whole table did
                     missing, self._seen = error, None
                     self._check_place()
                     continue
-                self._check_place()  # last, so that all that was looked at is of one table
+                self._check_place()  # last, so that everything that was read belongs to one table
                 if metadata is not self._metadata:
                     self._forget_all_but(look)
                 self._metadata, self._mark = metadata, look.mark
@@ -172,9 +172,9 @@ class PublishedTable:
             ) from missing
 
     def load_settled(self) -> Metadata:
-        """As `load`, and nothing has changed since it began: what was looked at one after the other is of one moment.
+        """As `load`, but nothing has changed since it began: everything that was read belongs to one moment.
 
-        Raises `Unavailable` also when the table changes each time. Cost: of `load` one more time, mostly of its looks.
+        Raises `Unavailable` also when the table changes each time. Cost: one more `load`, mostly its listings.
         """
         metadata = self.load()
         for _ in range(_TRIES_MAX):
@@ -209,7 +209,7 @@ class PublishedTable:
         numbered = [(number, meta) for meta in listed if (number := parse_snapshot(meta.path)) is not None]
         for number, meta in sorted(numbered, key=lambda pair: pair[0]):
             branch = parse_branch(meta.path)
-            if branch in snapshots:  # without a schema it is the remains of one
+            if branch in snapshots:  # without a schema it is the rest of a deleted branch
                 snapshots[branch] |= self._read({number: meta}, problems)
         main = self._look_at_main()
         snapshots[MAIN_BRANCH] = main.snapshots
@@ -219,9 +219,9 @@ class PublishedTable:
     def _look_at_main(self) -> _Main:
         """The snapshots of main.
 
-        Snapshots are added at the end, expire at the beginning, and are replaced from the end on by rollbacks. So
-        nothing has changed when the newest one is the same and the oldest one is there. Cost: 1 GET, 2 HEADs and 1
-        LIST, and 1 GET a new snapshot; after an expiry or rollback 1 LIST a thousand snapshots.
+        Snapshots are added at the end, expire at the beginning, and are replaced by rollbacks from some id to the end.
+        So nothing has changed when the newest one is the same and the oldest one exists. Cost: 1 GET, 2 HEADs and 1
+        LIST, and 1 GET for each new snapshot; after an expiry or rollback 1 LIST a thousand snapshots.
         """
         log, seen = self._main.snapshots, self._seen
         newest = log.latest_body()
@@ -247,7 +247,7 @@ class PublishedTable:
         return self._seen or _Main({}, newest, problems)
 
     def _read(self, metas: Mapping[int, ObjectMeta], problems: list[str]) -> dict[int, Snapshot]:
-        """The snapshots with these files, but for those that are unreadable, which are noted."""
+        """The snapshots with these files, except unreadable ones, which are noted."""
         snapshots: dict[int, Snapshot] = {}
         for number, meta in metas.items():
             try:
@@ -265,7 +265,7 @@ class PublishedTable:
         return snapshot
 
     def _line_of(self, name: str, pins: Mapping[str, Tag]) -> Line | None:
-        """The line of a branch; None: where it began is not known."""
+        """The line of a branch; None: its start is not known."""
         pin = pins.get(fork_pin(name))
         if pin is None:
             return None
@@ -277,7 +277,7 @@ class PublishedTable:
         return line
 
     def _forget_all_but(self, look: _Look) -> None:
-        """Drop what is kept of versions and branches that are gone: a server may run for years."""
+        """Drop what is cached of versions and branches that are gone: a server may run for years."""
         self._lines = {name: line for name, line in self._lines.items() if name in look.snapshots}
         counts = [len(snapshots) for snapshots in look.snapshots.values()]
         if len(self._snapshots) + len(self._rendered) > 4 * sum(counts) + _SPARE_COUNT:
@@ -318,7 +318,7 @@ class PublishedTable:
         return self._render(state, lines)
 
     def _show_line(self, state: _State, line: Line, snapshots: Mapping[int, Snapshot]) -> ShownSnapshot | None:
-        """Show the snapshots of a branch; the newest that is shown."""
+        """Show the snapshots of a branch; return the newest that is shown."""
         newest: ShownSnapshot | None = None
         unmerged = 0
         name = line.branch.branch
@@ -340,7 +340,7 @@ class PublishedTable:
             newest = shown
             if log_of_main:
                 time_ms = snapshot.time_ms
-                if state.log:  # Iceberg wants times that do not decrease
+                if state.log:  # Iceberg requires times that do not decrease
                     time_ms = max(time_ms, state.log[-1]["timestamp-ms"])
                 state.log.append({"timestamp-ms": time_ms, "snapshot-id": shown.id})
         if unmerged:
@@ -396,7 +396,7 @@ class PublishedTable:
     # ---- schemas
 
     def _schema_id_of(self, line: Line, schema_id: int, hidden: frozenset[int]) -> int:
-        """Iceberg's id of a schema: the table's own, but for those that a branch made itself or that hide columns."""
+        """Iceberg's id of a schema: the table's id, except for schemas that a branch made or that hide columns."""
         main = self._lines[MAIN_BRANCH]
         if line is main and not hidden:
             return schema_id
@@ -409,7 +409,7 @@ class PublishedTable:
         return hash_schema_id(main if is_of_main else line, schema_id, hidden)
 
     def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
-        """Iceberg's schemas by id: those of versions that are shown, and main's newest."""
+        """Iceberg's schemas by id: those of the shown versions, and main's newest."""
         schemas: dict[int, IcebergSchema] = {}
         for line in lines:
             history: list[TableSchema] = []
@@ -456,7 +456,7 @@ class PublishedTable:
             "properties": self._properties(state, newest_schema),
         }
         if has_vectors:
-            members["next-row-id"] = 0  # as of a table that was upgraded: no row has an id yet
+            members["next-row-id"] = 0  # as in an upgraded table: no row has an id yet
         if current is not None:
             members["current-snapshot-id"] = current["snapshot-id"]
         members |= {"refs": state.references, "snapshot-log": state.log, "metadata-log": []}
@@ -469,7 +469,7 @@ class PublishedTable:
         return Metadata(body, self._store_metadata(state, body, digest), _ENCODE(members | narrow), digest)
 
     def _store_metadata(self, state: _State, body: bytes, digest: str) -> str | None:
-        """Write the metadata; its URL. It lives as long as the newest version that it shows."""
+        """Write the metadata and return its URL. It lives as long as the newest version that it shows."""
         if not state.shown:
             return None
         newest = max(state.shown.values(), key=lambda shown: (shown.snapshot.time_ms, shown.snapshot.id))
@@ -527,7 +527,7 @@ class PublishedTable:
         return properties
 
     def _table_uuid(self) -> str:
-        """The id of the table: of its place and its first schema. Cost: 1 GET, once."""
+        """The id of the table, derived from its location and its first schema. Cost: 1 GET, once."""
         if self._uuid is None:
             self._uuid = table_uuid(self._main)
         return self._uuid

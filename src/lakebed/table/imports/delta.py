@@ -1,11 +1,11 @@
 """A Delta table as a source, through ``deltalake``, which reads its log.
 
-Owns: which features of Delta are understood, and the rows of a file by Delta's rules: partition values are in the log
+Owns: which features of Delta are supported, and the rows of a file by Delta's rules: partition values are in the log
 and not in the file, columns may have other names in the file (column mapping), and rows may be deleted by position
 (deletion vectors).
 
-Invariants: a table with a feature that is not in `_FEATURES` is refused. A file with deleted rows or other column
-names is rewritten.
+Invariants: a table with a feature that is not in `_FEATURES` is refused. A file with deleted rows or other column names
+is rewritten.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FEATURES: Final = frozenset(
 """Features of readers that this module, or the library below it, takes into account."""
 _BATCH_ROWS: Final = 65_536
 _UNIT: Final = "us"
-"""Of the format's timestamps, whatever a file has them as."""
+"""Unit of the format's timestamps, whatever unit a file uses."""
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 
@@ -56,16 +56,16 @@ class DeltaReader:
     url: str
     size_bytes: int
     columns: tuple[str, ...]
-    """Of the table."""
+    """The columns of the table."""
     constants: tuple[tuple[str, pa.Scalar], ...]
     """The partition columns."""
     instants: tuple[tuple[str, pa.DataType], ...]
-    """The columns with timestamps, with their types in the table: as INT96 they have no zone."""
+    """The columns with timestamps, with their types in the table. Stored as INT96 they have no zone."""
     kept: bytes | None = None
-    """A byte a row: 0 for deleted rows. Rows after its end are kept. None: no row is deleted."""
+    """One byte for each row: 0 for deleted rows. Rows beyond its end are kept. None: no row is deleted."""
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
-        """The rows by Delta's rules."""
+        """The rows, by Delta's rules."""
         place, path = place_of(store, self.url)
         opened = open_data_file(place, path, size_bytes=self.size_bytes, int96_unit=_UNIT)
         kept = None if self.kept is None else np.frombuffer(self.kept, np.bool_)
@@ -97,7 +97,7 @@ class DeltaScan:
     storage_options: Mapping[str, str] = field(repr=False)
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
-        """The rows by the library."""
+        """The rows, as the library returns them."""
         table = DeltaTable(location(self.url), version=self.version, storage_options=dict(self.storage_options))
         for batch in pa.RecordBatchReader.from_stream(table.scan()):
             yield pa.Table.from_batches([batch])
@@ -123,7 +123,7 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
     _check_features(table, url)
     kept = _rows_to_keep(vectors)
     partition_keys = tuple(table.metadata().partition_columns)
-    # Not the statistics: they may have dates and times that Python has not.
+    # Leave out the statistics: they may have dates and times that Python cannot represent.
     actions = actions.select([name for name in ("path", "size_bytes", "partition") if name in actions.column_names])
     files = [
         _file(action, url, schema=schema, kept=kept, partition_keys=partition_keys) for action in actions.to_pylist()
@@ -187,7 +187,7 @@ def _file(
 
 
 def location(url: str) -> str:
-    """The table's location as the library takes it."""
+    """The table's location in the form that the library accepts."""
     return url.removeprefix("file://") if url.startswith("file://") else url
 
 
@@ -213,7 +213,7 @@ def _check_features(table: DeltaTable, url: str) -> None:
 
 
 def _rows_to_keep(vectors: pa.Table) -> dict[str, bytes]:
-    """The rows that are kept, by the end of the file's URL."""
+    """The rows to keep, by the last part of the file's URL."""
     masks = {}
     for row in range(vectors.num_rows):
         mask = vectors.column("selection_vector")[row].values
@@ -224,5 +224,5 @@ def _rows_to_keep(vectors: pa.Table) -> dict[str, bytes]:
 
 
 def _tail(url: str) -> str:
-    """The file's own name: Delta's writers put a UUID into it. Folders are spelled differently in the log and here."""
+    """The file's own name, in which Delta's writers put a UUID. Folders are spelled differently in the log and here."""
     return unquote(url).rpartition("/")[2]

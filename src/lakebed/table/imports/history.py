@@ -1,13 +1,14 @@
 """Importing the versions of a source one after the other: each becomes a snapshot, which a tag pins.
 
-Owns: what a version changes in a table that has the one before (`VersionImport`). `lakebed.lake.imports` chooses the
-versions and creates the table.
+Owns: what a version changes in a table that has the version before (`VersionImport`). `lakebed.lake.imports` chooses
+the versions and creates the table.
 
 Invariants:
-- After a version the table has its rows, under its columns. A file that several versions name is taken over once.
-- A file is the same as before if it has the same URL, the same rows of it are deleted, and the source's columns are the
-  same. Otherwise its footer is read again: bytes that may still be used stay, other files are replaced.
-- Nothing of a version is visible before its commit, and a version whose files are gone changes nothing.
+- After a version is imported, the table has its rows and its columns. A file that several versions name is taken over
+  once.
+- A file is unchanged if it has the same URL, the same rows of it are deleted, and the source's columns are the same.
+  Otherwise its footer is read again: bytes that may still be used stay, other files are replaced.
+- No part of a version is visible before its commit, and a version whose files are gone changes nothing.
 """
 
 from __future__ import annotations
@@ -40,31 +41,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VersionReport:
-    """What one version of the source became."""
+    """The result of importing one version of the source."""
 
     version: str
     tags: tuple[str, ...]
-    """The tags that pin its snapshot; none of a version that only comes as the newest."""
+    """The tags that pin its snapshot; none for a version that is only imported as the newest."""
     snapshot_id: int | None
     """None in a dry run."""
     taken_count: int
-    """Files whose bytes became data files: those that no version before had."""
+    """Files whose bytes became data files: those that no earlier version had."""
     rewritten_count: int
     removed_count: int
-    """Files that the version before had, and this one does not."""
+    """Files that the previous version had and this one does not."""
     size_bytes: int
-    """Of the source's files that are new."""
+    """Size of the source's files that are new."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file of the source that the table has."""
+    """A file of the source that the table has already."""
 
     identity: object
-    """What its rows depend on."""
+    """Everything that its rows depend on."""
     is_taken: bool
     changes: tuple[BucketChange, ...]
-    """That added it."""
+    """The changes that added it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,12 @@ class VersionPlan:
 
     source: Source
     plan: ImportPlan
-    """Of the files that are new."""
+    """The plan for the files that are new."""
     kept: dict[str, _Known]
-    """By URL."""
+    """Unchanged files by URL."""
     removed: tuple[_Known, ...]
     identities: dict[str, object]
-    """Of the files that are new, by URL."""
+    """The identities of the files that are new, by URL."""
 
     def report(self, tags: Sequence[str], snapshot: Snapshot | None) -> VersionReport:
         """The report of the version."""
@@ -95,7 +96,7 @@ class VersionPlan:
 
 @dataclass(slots=True)
 class VersionImport:
-    """The files of the version that the table has, and how the next one is taken over."""
+    """The files of the version that the table has, and the import of the next one."""
 
     options: ImportOptions
     known: dict[str, _Known] = field(default_factory=dict)
@@ -104,9 +105,9 @@ class VersionImport:
         """Plan the next version. Writes nothing.
 
         Args:
-            schema: of the table, with the columns of the source.
+            schema: the table's schema, with the columns of the source.
 
-        Raises as `plan_import`. Cost: the footers of the files that are not the same as before.
+        Raises as `plan_import`. Cost: the footers of the files that have changed.
         """
         identities = {file.url: _identity(source, file) for file in source.files}
         kept = {
@@ -125,15 +126,16 @@ class VersionImport:
         return VersionPlan(source, new, kept, removed, identities)
 
     def assume(self, plan: VersionPlan) -> None:
-        """Go on as if a version had been imported."""
+        """Continue as if a version had been imported."""
         none = BucketChange(b"", 0, 0)
         done = {file.source.url: (none,) for file in plan.plan.taken}
         self._remember(plan, done | {file.url: (none,) for file, _ in plan.plan.rewritten})
 
     def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
-        """Copy and rewrite what is new, and commit the version. One without a change has the newest snapshot.
+        """Copy and rewrite what is new, and commit the version.
 
-        Raises `NotFound`: a file is gone; and as `commit`. What was copied is deleted after both.
+        For a version without a change, return the newest snapshot. Raises `NotFound`: a file is gone; and as `commit`.
+        In both cases what was copied is deleted.
         """
         newest = table.latest()
         if self.options.in_place:
@@ -160,7 +162,7 @@ class VersionImport:
                 )
                 snapshot = commit(table.context, request)
         except OutcomeUnknown:
-            raise  # the files may be those of a version
+            raise  # a version may have the files
         except Exception:
             discard_changes(table.context, [without_outside(change, outside) for change in added])
             raise
@@ -178,7 +180,7 @@ class VersionImport:
 
 
 def _with_snapshot(changes: Sequence[BucketChange], snapshot: Snapshot) -> tuple[BucketChange, ...]:
-    """The same changes, whose files say which snapshot brought them."""
+    """The same changes, with files that state the snapshot that added them."""
     return tuple(
         replace(change, added=tuple(replace(file, commit_snapshot=snapshot.id) for file in change.added))
         for change in changes
@@ -194,7 +196,7 @@ def _identity(source: Source, file: SourceFile) -> object:
 
 
 def schema_for(source: Source, time_ms: int) -> TableSchema:
-    """The schema of a table that a version is imported into. Raises `InvalidRequest`, as `new_schema`."""
+    """The schema of a table for importing a version. Raises `InvalidRequest`, as `new_schema`."""
     return new_schema(source.fields, partition_keys=source.partition_keys, time_ms=time_ms)
 
 
@@ -232,7 +234,7 @@ def evolve(table: Table, source: Source) -> TableSchema:
 
 
 def _plain_type(column: DataField) -> str:
-    """The column's type without ids of nested fields, which are the table's in one and counted anew in the other."""
+    """The column's type without ids of nested fields: they are the table's in one and counted anew in the other."""
     return without_field_ids(parse_type(column.type)).text
 
 

@@ -1,13 +1,13 @@
 """An Iceberg table as a source, through ``pyiceberg``, which reads its metadata.
 
 Owns: finding a table's newest metadata in its folder, which partition fields become partition columns, and when a
-file's bytes may be used: Iceberg finds columns by field id, this project's format by name.
+file's bytes may be used: Iceberg finds columns by field id, Paimon's format by name.
 
 Invariants:
-- The rows of a file that is rewritten are those that the library reads: deletes, renamed columns, defaults and name
-  mappings are applied by it.
-- A file whose columns have other ids than the schema gives their names is rewritten; so is one without a column whose
-  values may be in its partition only.
+- The rows of a file that is rewritten are those that the library reads. It applies deletes, renamed columns, defaults
+  and name mappings.
+- A file is rewritten if its columns have other ids than the schema gives their names, or if it lacks a column whose
+  values may be only in its partition.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table, TableScan
 
 HINT: Final = "metadata/version-hint.text"
-"""Names the newest metadata in a table's folder."""
+"""The file that names the newest metadata in a table's folder."""
 _METADATA: Final = re.compile(r"v?([0-9]+)(-[^/]*)?(\.gz)?\.metadata\.json")
 _PARTITION_TYPES: Final = (BooleanType, IntegerType, LongType, StringType, DateType)
 """Types of identity partition fields that become partition columns."""
 _HISTORY: Final = "Earlier snapshots of the Iceberg table are not imported; the import of a history brings them."
 _DAMAGE: Final = (OSError, EOFError, ValueError, TypeError, LookupError, ValidationError, zlib.error)
-"""What the library raises where a list or a manifest is damaged; a `ValueError` also where it cannot read a table."""
+"""Errors of the library for a damaged list or manifest; it also raises `ValueError` for a table it cannot read."""
 _SETTINGS: Final = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -67,7 +67,7 @@ _SETTINGS: Final = {
     "session_token": "s3.session-token",
     "token": "s3.session-token",
 }
-"""Settings of an S3 store in lakebed's spelling, without ``aws_``, and in the library's."""
+"""Settings of an S3 store: lakebed's spelling without ``aws_``, and the library's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class IcebergReader:
     task: FileScanTask
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
-        """The rows by the library."""
+        """The rows, as the library returns them."""
         with _readable(self.metadata_url):
             table = _static(self.metadata_url, tuple(sorted(self.properties.items())))
             self._refuse_emptied(table)
@@ -142,7 +142,7 @@ def would_be_emptied(values: pa.Array) -> bool:
 
 @contextmanager
 def _readable(url: str) -> Iterator[None]:
-    """Raise `InvalidRequest` (``unreadable_source``) where the library meets a file that is gone or damaged."""
+    """Raise `InvalidRequest` (``unreadable_source``) where the library finds a file gone or damaged."""
     try:
         yield
     except (OSError, EOFError, ValidationError, zlib.error) as problem:
@@ -166,7 +166,7 @@ def _static(metadata_url: str, properties: tuple[tuple[str, str], ...]) -> Stati
 
 
 def library_settings(storage_options: Mapping[str, str] | None) -> dict[str, str]:
-    """Settings of an object store, as the library spells them."""
+    """Settings of an object store in the library's spelling."""
     settings = {}
     for name, value in (storage_options or {}).items():
         known = _SETTINGS.get(name.lower().removeprefix("aws_"))
@@ -224,7 +224,7 @@ def _check_manifests(table: Table, scan: TableScan, url: str) -> None:
 def _open_table(
     url: str, *, catalog: str | None, storage_options: Mapping[str, str] | None, like: ObjectStore
 ) -> tuple[Table, dict[str, str]]:
-    """The table and the settings by which its files are read."""
+    """The table and the settings for reading its files."""
     properties = library_settings(storage_options)
     try:
         if catalog is not None:
@@ -306,7 +306,7 @@ def _source(
 
 
 def _name_of(deletes: DataFile) -> str:
-    """A file of deletes; a file of deletion vectors has several."""
+    """The name of a file of deletes; a file of deletion vectors has several."""
     return f"{deletes.file_path}@{getattr(deletes, 'content_offset', None)}"
 
 
@@ -315,7 +315,8 @@ def iceberg_versions(
 ) -> list[SourceVersion]:
     """The snapshots that led to the current one, and those of tags, oldest first; the current one is the last.
 
-    After it comes the table as it is now, where its columns were changed since: a snapshot has the columns of then.
+    If the columns were changed since the current snapshot, the present table follows as one more version: a snapshot
+    has the columns of its time.
 
     Arguments and errors as `open_iceberg`.
     """
@@ -340,7 +341,8 @@ def iceberg_versions(
 def newest_metadata(url: str, *, like: ObjectStore) -> str:
     """The URL of a table's newest metadata: by its hint, or by the highest number in the folder ``metadata``.
 
-    Raises `NotFound`: none; `InvalidRequest`: two have the highest number, so that only a catalog knows.
+    Raises `NotFound`: there is no metadata; `InvalidRequest`: two files have the highest number, so only a catalog
+    knows.
     """
     if url.endswith(".metadata.json"):
         return url
@@ -388,7 +390,7 @@ def _snapshot_id(table: Table, version: int | str | None, url: str) -> int | Non
 
 
 def _partition_keys(table: Table, schema: Schema) -> tuple[list[str], list[str]]:
-    """The partition columns, and sentences about the partition fields that become none."""
+    """The partition columns, and messages about the partition fields that do not become columns."""
     keys, notes = [], []
     for part in table.spec().fields:
         column = next((field for field in schema.fields if field.field_id == part.source_id), None)

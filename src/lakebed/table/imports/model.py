@@ -1,7 +1,7 @@
 """What an import reads and reports: sources, their files, options and the report. Data, no I/O.
 
-Invariants: a `SourceFile` pickles, with its reader, so that tasks of Spark can rewrite it. A source is one version:
-its files are listed when it is opened.
+Invariants: a `SourceFile` can be pickled, with its reader, so that tasks of Spark can rewrite it. A source is one
+version: its files are listed when it is opened.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class SourceFile:
     """One data file of a source."""
 
     url: str
-    """Of the object, taken literally: ``file:///folder/name``, ``s3://bucket/folder/name``."""
+    """URL of the object, taken literally: ``file:///folder/name``, ``s3://bucket/folder/name``."""
     size_bytes: int
     reader: RowReader
     partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
     """Values of the source's partition columns; a null scalar for null."""
     must_rewrite: str | None = None
-    """Why its bytes cannot become a data file, as the rest of the sentence "The file ..."; None: they may."""
+    """Why its bytes cannot become a data file, as the rest of the sentence "The file ..."; None: they can."""
     field_ids: Mapping[tuple[str, ...], int | None] | None = None
     """The ids that the columns must have in the file, by path; None: columns are found by name."""
     must_have: frozenset[str] = frozenset()
-    """Columns without which the file is rewritten: their values may be elsewhere than in the file."""
+    """Columns that the file must have, else it is rewritten: their values may be stored elsewhere."""
     deletes: bytes | tuple[str, ...] | None = None
-    """Which of its rows are deleted, as far as another version may say otherwise; None: none."""
+    """Which of its rows are deleted, if that may differ in another version; None: no rows."""
     file_count: int = 1
-    """Of the source's files that are read together."""
+    """Number of the source's files that are read together."""
     reads_every_instant: bool = False
-    """Whether its reader gives timestamps that are INT96 as they are; else those are searched (`int96`)."""
+    """Whether its reader returns INT96 timestamps unchanged; else they are checked (`int96`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,20 @@ class Source:
     format: str
     url: str
     version: str | None
-    """Of a Delta table its version, of an Iceberg table the snapshot's id; None: the format has none."""
+    """The version of a Delta table, or the snapshot id of an Iceberg table; None: the format has none."""
     fields: tuple[DataField, ...]
     """The columns of a table that is created for it."""
     partition_keys: tuple[str, ...]
     files: tuple[SourceFile, ...]
     notes: tuple[str, ...] = ()
-    """Sentences about what does not come along."""
+    """Messages about what is not imported."""
     history: str | None = None
-    """The sentence about earlier versions, which an import of one version leaves behind."""
+    """The message about earlier versions, which an import of one version leaves out."""
     is_strict: bool = False
-    """A file that does not fit the table is refused unless rewriting is asked for. For formats without a schema of
-    their own, where it is a mistake."""
+    """Refuse a file that does not fit the table unless rewriting is requested.
+
+    For formats without a schema of their own, where such a file is a mistake.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,14 @@ class SourceVersion:
     """A version that a source has kept."""
 
     version: str | None
-    """Of a Delta table its number, of an Iceberg table the snapshot's id; None: the source as it is now, whose columns
-    were changed after its newest version."""
+    """The number of a Delta version, or the snapshot id of an Iceberg table.
+
+    None: the source as it is now, whose columns were changed after its newest version.
+    """
     own_tag: str | None
-    """The tag that its import gets; None: none, since the source has no name for it either."""
+    """The tag that its import gets; None: no tag, because the source has no name for it either."""
     tags: tuple[str, ...] = ()
-    """What the source itself calls it."""
+    """The source's own tags of this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +97,16 @@ class ImportOptions:
     in_place: bool = False
     """Register the files where they are. lakebed never deletes them; the table is damaged if their owner does."""
     rewrite: bool = False
-    """Read and write the rows of files that do not fit as they are, where the format's rules do not say so already."""
+    """Read and write the rows of files whose bytes do not fit, also where the format's rules do not require it."""
     append: bool = False
-    """Add to a table that has rows."""
+    """Add to a table that already has rows."""
     dry_run: bool = False
     """Only report what would be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportProgress:
-    """How far an import is, in bytes of its source."""
+    """The progress of an import, in bytes of its source."""
 
     done_count: int
     total_count: int
@@ -119,13 +123,13 @@ class ImportReport:
     row_count: int | None
     """Rows imported; None in a dry run with files that must be read to count them."""
     size_bytes: int
-    """Of the source's files."""
+    """Size of the source's files."""
     taken_count: int
     """Files whose bytes became data files: copied, or registered in place."""
     rewritten_count: int
     """Files whose rows were read and written."""
     reasons: Mapping[str, int]
-    """Why files were rewritten, and how many."""
+    """The reasons why files were rewritten, with the number of files."""
     in_place: bool
     dry_run: bool
     notes: tuple[str, ...] = ()

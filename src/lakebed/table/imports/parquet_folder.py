@@ -2,7 +2,7 @@
 
 Invariants:
 - Every file that is not hidden (a name that begins with ``_`` or ``.``) must be Parquet, and all must have the columns
-  of the first: a folder has no schema of its own, and a difference is a mistake until the caller says otherwise.
+  of the first. A folder has no schema of its own, so a difference is a mistake until the caller says otherwise.
 - All files have the same partition columns. Their types are the narrowest that prints every value as it is spelled:
   INT, BIGINT, DATE, else STRING.
 - A folder that belongs to a table of another format is refused: its files include deleted rows.
@@ -37,7 +37,7 @@ _OTHER_TABLES: Final = {
     "metadata": "an Iceberg table: import it with the format iceberg",
     "snapshot": "a table of the Paimon format: put it into a lake's folder, <database>.db/<table>",
 }
-"""Folders of tables of other formats, and what to do."""
+"""Folders that belong to tables of other formats, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PlainReader:
     """Partition columns, added where the file lacks them."""
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
-        """The columns of the file, and its partition."""
+        """The columns of the file, and its partition columns."""
         place, path = place_of(store, self.url)
         opened = open_data_file(place, path, size_bytes=self.size_bytes)
         for batch in opened.batches(columns=opened.column_names, row_groups=None, batch_rows=_BATCH_ROWS):
@@ -58,7 +58,7 @@ class PlainReader:
 
 
 def with_constants(rows: pa.Table, constants: Sequence[tuple[str, pa.Scalar]]) -> pa.Table:
-    """Rows with columns of one value, where they lack them."""
+    """Rows with constant columns added where they are missing."""
     names = set(rows.column_names)
     for name, value in constants:
         if name not in names:
@@ -79,7 +79,7 @@ def open_parquet(url: str, *, like: ObjectStore) -> Source:
     named = [field.with_nullable(True) for field in columns]
     named += [pa.field(name, arrow_type(kind)) for name, kind in types.items() if name not in columns.names]
     fields = fields_of_arrow(pa.schema(named))
-    # A partition column that is in the files too has the type that it has there.
+    # A partition column that is also in the files has its type there.
     types = {name: next(field.type for field in fields if field.name == name) for name in types}
     return Source(
         format="parquet",

@@ -24,19 +24,19 @@ class SourceOptions:
     """How a source is opened."""
 
     version: int | str | None = None
-    """A version of a Delta table, the snapshot id or the name of a reference of an Iceberg table; None: the newest."""
+    """A version of a Delta table, or the snapshot id or reference name of an Iceberg table; None: the newest."""
     catalog: str | None = None
     """Iceberg: the name of a configured catalog; the source is a table's identifier there."""
     storage_options: Mapping[str, str] | None = None
-    """Settings of the object store, in lakebed's spelling, for the libraries of the formats."""
+    """Settings of the object store, in lakebed's spelling. The libraries of the formats use them."""
 
 
 def versions_of(
     format: str, url: str, *, like: ObjectStore, options: SourceOptions | None = None
 ) -> list[SourceVersion]:
-    """The versions that a source has kept, oldest first; the last one is the newest.
+    """The versions that a source still has, oldest first; the last one is the newest.
 
-    Arguments and errors as `open_source`. A Delta table may have deleted the files of those that its log names.
+    Arguments and errors as `open_source`. The files of versions that a Delta log names may have been deleted.
     """
     options = options or SourceOptions()
     _check_format(format, options)

@@ -7,10 +7,9 @@ Invariants:
   the table's names and types, the values of its partition, field ids that agree. Otherwise its rows are read by the
   rules of its format and written by the table's writer, or the import is refused.
 - A copy belongs to the table: it has a new name in the table's folder, and is durable before the commit names it.
-- A file that is registered in place is never deleted by lakebed: no version of the table's options can make it one of
-  the table's own (`external.OwnFiles`), because it is in no folder of a bucket; and what a failed import discards does
-  not include it.
-- One commit makes all rows visible. Before it nothing is, and after a failure before it the copies are deleted.
+- lakebed never deletes a file that is registered in place. No version of the table's options can make it one of the
+  table's own (`external.OwnFiles`), because it is in no folder of a bucket; and a failed import does not discard it.
+- One commit makes all rows visible. No row is visible before it, and after a failure before it the copies are deleted.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ if TYPE_CHECKING:
 
 _WORKERS_MAX: Final = 8
 _COPY_BYTES_MAX: Final = 5_000_000_000
-"""The largest object that every vendor copies by one request."""
+"""The largest object that every vendor copies in one request."""
 _OWN_FOLDER: Final = re.compile(r"bucket-(-?[0-9]+|postpone)|[01]{8}")
-"""Last folders of files that a table may own: of a bucket, or of a hash below one."""
+"""Last folders in the paths of files that a table may own: of a bucket, or of a hash below one."""
 
 T = TypeVar("T")
 ProgressCall = Callable[[ImportProgress], None]
@@ -66,7 +65,7 @@ class TakenFile:
     source: SourceFile
     partition: bytes
     folder: str
-    """Of the bucket, relative to the table's."""
+    """The bucket's folder, relative to the table's."""
     entry: DataFile
 
 
@@ -78,11 +77,11 @@ class ImportPlan:
     schema: TableSchema
     taken: tuple[TakenFile, ...]
     rewritten: tuple[tuple[SourceFile, str], ...]
-    """Each with the reason."""
+    """Files to rewrite, each with the reason."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(file.source.size_bytes for file in self.taken) + sum(file.size_bytes for file, _ in self.rewritten)
 
 
@@ -102,11 +101,11 @@ def take_over(
 
     Args:
         table: without rows, unless `ImportOptions.append` is set.
-        progress: called as files are done.
+        progress: called after each file.
         carrier: copies and rewrites elsewhere, such as in tasks of Spark; None: in this process.
 
     Raises:
-        AlreadyExists: the table has a snapshot, perhaps since another import began, and `append` is not set.
+        AlreadyExists: the table has a snapshot, perhaps of another import, and `append` is not set.
         InvalidRequest: a file does not fit; nothing is changed.
         NotFound: a file of the source is gone.
         Conflict, OutcomeUnknown: as `commit`.
@@ -137,7 +136,7 @@ def take_over(
         else:
             snapshot = newest
     except (AlreadyExists, Conflict, InvalidRequest, NotFound):
-        # These say that nothing was committed; any other error leaves that open.
+        # These errors say that nothing was committed. After any other error that is uncertain.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise
     return report_of(plan, name=table.name, options=options, changes=changes, snapshot=snapshot)
@@ -151,7 +150,7 @@ def report_of(
     changes: Sequence[BucketChange] | None = None,
     snapshot: Snapshot | None = None,
 ) -> ImportReport:
-    """The report of an import; without changes that of a dry run."""
+    """The report of an import; without `changes`, of a dry run."""
     row_count = None
     if changes is not None:
         row_count = sum(file.row_count for change in changes for file in change.added)
@@ -178,7 +177,7 @@ def report_of(
 
 
 def without_outside(change: BucketChange, urls: Collection[str | None]) -> BucketChange:
-    """The change without files that are registered in place, which no failure deletes."""
+    """The change without files that are registered in place, which no failure may delete."""
     return replace(change, added=tuple(file for file in change.added if file.external_path not in urls))
 
 
@@ -188,11 +187,11 @@ def without_outside(change: BucketChange, urls: Collection[str | None]) -> Bucke
 def plan_import(
     store: ObjectStore, source: Source, schema: TableSchema, *, options: ImportOptions, environment: Environment
 ) -> ImportPlan:
-    """Decide what is done with each file. Writes nothing. Raises as `take_over`. Cost: the footer of each file.
+    """Decide what to do with each file. Writes nothing. Raises as `take_over`. Cost: the footer of each file.
 
     Args:
-        store: of the table, which need not exist yet.
-        schema: of the table.
+        store: the table's store; the table need not exist yet.
+        schema: the table's schema.
     """
     check_writable(schema)
     if options.in_place and store.is_versioned:
@@ -223,7 +222,7 @@ def _plan_file(
     options: ImportOptions,
     environment: Environment,
 ) -> TakenFile | str | None:
-    """How a file is taken over, or why it is rewritten; None for one without rows."""
+    """How a file is taken over, or why it is rewritten; None for a file without rows."""
     if file.must_rewrite is not None and file.reads_every_instant:
         return file.must_rewrite
     place, path = place_of(store, file.url)
@@ -259,7 +258,7 @@ def _plan_file(
 
 
 def _refuse_far_instants(store: ObjectStore, path: str, footer: pq.FileMetaData, *, size_bytes: int) -> None:
-    """Refuse INT96 timestamps that would be read as other ones. Cost: reads the columns that may have such."""
+    """Refuse INT96 timestamps that would be read as other values. Cost: reads the columns that may have such."""
     columns = int96_columns(footer)
     if columns:
         opened = open_data_file(store, path, size_bytes=size_bytes, int96_unit=READ_UNIT)
@@ -267,7 +266,7 @@ def _refuse_far_instants(store: ObjectStore, path: str, footer: pq.FileMetaData,
 
 
 def needs_writer(schema: TableSchema) -> str | None:
-    """Why no file can be used as it is in a table, if so."""
+    """Why the table cannot use any file unchanged; None: it can."""
     if schema.primary_keys:
         return "has no sequence numbers, which a table with a primary key needs"
     if WriteSettings.of(schema).bucket_count != UNAWARE_BUCKET:
@@ -359,7 +358,7 @@ def _check_in_place(url: str) -> None:
 
 
 def check_new_names(plan: ImportPlan, table: Table, newest: Snapshot | None) -> None:
-    """Refuse two files of one name in a partition: an entry is identified by partition and name."""
+    """Refuse two files with one name in a partition: an entry is identified by partition and name."""
     counts = Counter((file.partition, file.entry.file_name) for file in plan.taken)
     if newest is not None:
         live = table.context.manifests.live_entries(newest)
@@ -378,7 +377,7 @@ def check_new_names(plan: ImportPlan, table: Table, newest: Snapshot | None) -> 
 
 
 class _Counted:
-    """Counts the bytes that are done, from any thread."""
+    """Counts the bytes of finished files, from any thread."""
 
     def __init__(self, environment: Environment, total: int, progress: ProgressCall | None) -> None:
         self._lock = environment.runtime.lock()
@@ -394,7 +393,7 @@ class _Counted:
 
 
 def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
-    """Copy and rewrite the files of a plan in this process. After an error what it wrote is deleted."""
+    """Copy and rewrite the files of a plan in this process. After an error, delete what was written."""
     counted = _Counted(table.context.environment, plan.size_bytes, progress)
     copies = [f"{file.folder}/{file.entry.file_name}" for file in plan.taken if file.entry.external_path is None]
     try:
@@ -426,7 +425,7 @@ def carry_file(store: ObjectStore, file: TakenFile) -> BucketChange:
 
 
 def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> None:
-    """Copy an object from anywhere into a store, durably: inside one bucket by the vendor, else through this process.
+    """Copy an object from anywhere into a store, durably. Inside one bucket the vendor copies, else this process.
 
     Raises `NotFound`; `Unavailable`: the copy has another size, because the source was replaced meanwhile.
     """
@@ -489,7 +488,7 @@ Ids = Iterator[tuple[tuple[str, ...], int | None]]
 
 
 def ids_of(schema: pa.Schema) -> Ids:
-    """Each column and each field inside of one, with its id; None where none is stated.
+    """Each column and each field inside a column, with its id; None where no id is stated.
 
     Elements of lists are at ``[]``, keys and values of maps at ``key`` and ``value``, whatever the file calls them.
     """

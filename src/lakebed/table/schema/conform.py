@@ -58,7 +58,7 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
 
 
 def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
-    """Rows with the keys to delete, and nulls in every other column that is missing.
+    """Rows with the keys to delete, and nulls in every other missing column.
 
     Raises: as `conform`, but only key columns (partition columns included) must be present and not null, and the
         columns of the option ``sequence.field`` must be present.
@@ -120,7 +120,7 @@ def _columns(
 
 
 def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:
-    """Refuse a delete without these columns: it would be older than every row of its key, without effect."""
+    """Refuse a delete without these columns: it would be older than every row of its key, and have no effect."""
     order = sequence_order(schema)
     for name in order.columns if order is not None else ():
         if name not in names:
@@ -167,7 +167,7 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
 
 
 def _refuse_nulls_inside(column: pa.ChunkedArray, field: DataField) -> None:
-    """Refuse a null in an element, a value or a field that the column's type says is never null."""
+    """Refuse a null in an element, a value or a field that the column's type declares NOT NULL."""
     if has_required(column.type) and any(map(lacks_required, column.chunks)):
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, and some of the rows have a null inside of it where the type says "
@@ -178,7 +178,7 @@ def _refuse_nulls_inside(column: pa.ChunkedArray, field: DataField) -> None:
 
 
 def _refuse_beyond_ms(column: pa.ChunkedArray, field: DataField) -> None:
-    """Refuse whole seconds that no 64-bit number of milliseconds holds, as which files and statistics have them."""
+    """Refuse whole seconds that 64-bit milliseconds, which files and statistics use, cannot hold."""
     if _has_seconds(column.type) and not _fit_ms(column):
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, and some of the rows have a time beyond the years -292275055 to "
@@ -222,7 +222,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
-            # Arrow asks for room for any integer of the source type; only the values there must fit.
+            # Arrow's cast wants digits for any integer of the source type; here only the actual values must fit.
             column = column.cast(pa.decimal128(38, target.scale))
         return cast_members(column, target)
     except pa.ArrowException as error:
@@ -249,7 +249,7 @@ def _has_views(kind: pa.DataType) -> bool:
 
 
 def _without_views(values: pa.Array) -> pa.Array:
-    """The same values without types for which Arrow (26.0) has no cast, or, for list views, one that loses values."""
+    """The same values without types for which Arrow (26.0) has no cast or, for list views, a cast that loses values."""
     kind = values.type
     if not _has_views(kind):
         return values
@@ -273,7 +273,7 @@ def _without_views(values: pa.Array) -> pa.Array:
 
 
 def are_utf8(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether all texts are UTF-8, also those inside of other values.
+    """Whether all texts are UTF-8, including those inside other values.
 
     Cost: 0.03 ns a byte of ASCII, about 1 ns a byte of other texts.
     """
@@ -282,7 +282,7 @@ def are_utf8(column: pa.ChunkedArray | pa.Array) -> bool:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        # Values that a slice or a null hides count there, too.
+        # A slice or a null may hide values that would count there.
         return pa.types.is_nested(column.type) and all(map(are_utf8, visible_members(column)))
     return True
 
@@ -296,7 +296,7 @@ def _has_texts(kind: pa.DataType) -> bool:
 
 
 def not_utf8(column: str) -> InvalidRequest:
-    """Return the error for a column with texts that are bytes of another kind."""
+    """Return the error for a column with texts that are not UTF-8."""
     return InvalidRequest(
         f"Column {column!r} has a text that is not UTF-8 in some of the rows: store bytes in a column of type BYTES, "
         "or make texts of them, in Spark with make_valid_utf8.",

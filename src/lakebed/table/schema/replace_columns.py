@@ -23,15 +23,16 @@ def replace_columns(
 ) -> TableSchema:
     """Return the next schema, with other columns and the same keys. It is for a commit that replaces all rows.
 
-    A column with the name and the type of an old one is the same column; every other one is new. So older versions,
-    which have their own schemas, stay as they are. A rollback to one shows its rows under the columns of today, as
-    after any change of columns: values in a column that is the same one, null in a new one. So none becomes NOT NULL.
+    A column with the name and the type of an old one is the same column; every other column is new. So older versions,
+    which have their own schemas, stay as they are. A rollback to one shows its rows under the present columns, as after
+    any change of columns: with its values in a column that is the same one, and null in a new one. So no column becomes
+    NOT NULL.
 
     Args:
         columns: all of them, in order.
         partition_keys: must be the old ones.
         primary_keys: must be the old ones; None: the old ones.
-        options: to set.
+        options: options to set.
 
     Returns: `schema` itself when nothing changes.
 
@@ -70,7 +71,7 @@ def replace_columns(
 
 
 def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField], int]:
-    """The columns with ids: those of the old columns that they are, else new ones; and the highest id."""
+    """The columns with ids: an old column keeps its id, others get new ones. Also returns the highest id."""
     next_id = schema.highest_field_id + 1
     fields = []
     for column in columns:

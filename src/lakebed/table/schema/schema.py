@@ -56,7 +56,7 @@ from lakebed.table.model.types import (
 from lakebed.texts import html_table, names_of
 
 Name = str | tuple[str, ...]
-"""Of a column, or the path of a field inside one, as `nested` describes it."""
+"""The name of a column, or the path of a field inside one, as `nested` describes it."""
 
 SCHEMA_VERSION_MAX: Final = 3
 SYSTEM_FIELD_ID_MIN: Final = (2**31 - 1) // 2
@@ -201,7 +201,7 @@ def new_schema(
 
 
 def _given_fields(columns: object) -> tuple[DataField, ...]:
-    """Fields that are no Arrow schema, as a caller gave them."""
+    """Check columns that a caller gave as something other than an Arrow schema."""
     fields = tuple(columns) if isinstance(columns, Iterable) else ()
     if fields and all(isinstance(field, DataField) for field in fields):
         return fields
@@ -218,10 +218,10 @@ def _with_placement(
     primary_keys: Sequence[str],
     partition_keys: Sequence[str],
 ) -> dict[str, str]:
-    """The options of a new table with those written out that decide in which folders other clients place its rows."""
+    """The options of a new table, completed with those that decide in which folders other clients place its rows."""
     all_options = dict(options)
     if primary_keys:
-        # Without the option other clients would place rows in buckets by their own default.
+        # Without this option, other clients would use their own default to place rows in buckets.
         all_options.setdefault("bucket", "1")
     by_name = {field.name: parse_type(field.type).root for field in fields}
     roots = {by_name[key] for key in partition_keys}
@@ -229,7 +229,7 @@ def _with_placement(
         # Otherwise other clients name folders in the time zone of their process.
         all_options.setdefault("partition.legacy-name", "true")
     elif roots & {"DATE", "TIME", "TIMESTAMP"}:
-        # Folders are named by readable dates; without the option other clients expect days since 1970.
+        # Folders are named by readable dates. Without this option, other clients expect days since 1970.
         all_options.setdefault("partition.legacy-name", "false")
     return all_options
 
@@ -266,7 +266,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_members(column: str, parsed: Type) -> None:
-    """Refuse a row with two fields of one name, inside of a column."""
+    """Refuse a row type with two fields of one name, anywhere inside a column."""
     names = [field.name for field in parsed.fields]
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise _invalid(
@@ -311,7 +311,7 @@ def list_required_ids(schema: TableSchema) -> set[int]:
 
 
 def with_nulls_of(schema: TableSchema, other: TableSchema) -> TableSchema:
-    """The schema with columns that may be null where the other one has no such column, or lets it be null."""
+    """The schema, with columns made nullable where the other schema has no such column, or a nullable one."""
     required = list_required_ids(other)
     fields = (replace(field, nullable=field.nullable or field.id not in required) for field in schema.fields)
     return replace(schema, fields=tuple(fields))
@@ -351,7 +351,7 @@ def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
 def bucket_function(schema: TableSchema) -> str:
     """How the bucket keys decide the bucket: ``default`` or ``mod``.
 
-    Raises `InvalidRequest`: another function, or ``mod`` with keys that it does not take.
+    Raises `InvalidRequest`: another function, or ``mod`` with keys that it does not support.
     """
     function = TableOptions(schema.options).get(BUCKET_FUNCTION)
     if function in BUCKET_FUNCTION.unsupported:
@@ -452,8 +452,8 @@ def add_column(
 def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
     """The type of a new column or field, whose own id is given, and the next free id.
 
-    Ids inside the type are of another schema: clients that add a column number its fields from 0, and those of an
-    import have the numbers of its source. Here they may be other fields'.
+    Ids inside the given type are replaced, because they come from another schema: clients that add a column number its
+    fields from 0, and an import has the numbers of its source. In this table they may be the ids of other fields.
     """
     parsed = parse_type(type_text)
     _check_members(name, parsed)
@@ -477,9 +477,9 @@ def _add_inside(
 
 
 def drop_column(schema: TableSchema, name: Name) -> TableSchema:
-    """Drop a column, or a field inside one; its values stay in old files, its id is never reused.
+    """Drop a column, or a field inside one. Its values stay in old files, and its id is never reused.
 
-    Raises `InvalidRequest`: no such column, the last one, or one that files are laid out by.
+    Raises `InvalidRequest`: no such column, the last column, or one that decides the layout of files.
     """
     if isinstance(name, tuple) and len(name) > 1:
         return _change_inside(schema, name, lambda members: drop_member(members, name[-1]))
@@ -496,9 +496,10 @@ def drop_column(schema: TableSchema, name: Name) -> TableSchema:
 
 
 def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
-    """Rename a column, or a field inside one; it keeps its id and values, and options of the column its name.
+    """Rename a column, or a field inside one. It keeps its id and values, and its options follow the new name.
 
-    Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that files are laid out by.
+    Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that decides the layout of
+    files.
     """
     if isinstance(old, tuple) and len(old) > 1:
         return _change_inside(schema, old, lambda members: rename_member(members, old[-1], new))
@@ -519,7 +520,8 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
     """Change the type of a column to a wider one; every value stays the same.
 
     Raises:
-        InvalidRequest: no such column, one that files are laid out by, or a type that does not hold every old value.
+        InvalidRequest: no such column, one that decides the layout of files, or a type that does not hold every old
+            value.
     """
     field = require_column(schema, name)
     _refuse_key(schema, name, "given another type")
@@ -540,9 +542,9 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
 
 
 def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> TableSchema:
-    """Move a column behind `after`, or to the front.
+    """Move a column after another one (`after`), or to the front.
 
-    Raises `InvalidRequest`: no such column, or a column behind itself.
+    Raises `InvalidRequest`: no such column, or a column after itself.
     """
     moved = require_column(schema, name)
     if after == name:
@@ -558,12 +560,12 @@ def set_comment(schema: TableSchema, comment: str) -> TableSchema:
 
 
 def set_column_comment(schema: TableSchema, name: str, comment: str | None) -> TableSchema:
-    """Set the comment of a column; None: it has none. Raises `InvalidRequest`: no such column."""
+    """Set the comment of a column; None: remove it. Raises `InvalidRequest`: no such column."""
     return _with_column(schema, replace(require_column(schema, name), description=comment))
 
 
 def drop_not_null(schema: TableSchema, name: str) -> TableSchema:
-    """Let a column hold nulls. Raises `InvalidRequest`: no such column, or one of the primary key."""
+    """Let a column hold nulls. Raises `InvalidRequest`: no such column, or a column of the primary key."""
     field = require_column(schema, name)
     if name in schema.primary_keys:
         raise InvalidRequest(

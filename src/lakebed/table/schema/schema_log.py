@@ -3,9 +3,9 @@
 Owns: `SchemaLog`: which schema is the newest, loading one, and the create-only put that adds the next.
 
 Invariants:
-- Every change creates a new schema object by a create-only put, so of two concurrent changes one is redone on top of
+- Every change creates a new schema object by a create-only put. So of two concurrent changes, one is redone on top of
   the other. A schema is never changed or deleted, except with its table or its branch.
-- What a log has seen is not trusted: verbs look (`TableBranch.look`), and so does each try of a commit.
+- What a log has seen may be out of date: verbs look again (`TableBranch.look`), and so does each try of a commit.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ class SchemaLog:
     """The schema objects of one table or branch.
 
     Args:
-        newest: what counts as the newest schema until the first `refresh`; None: nothing does.
+        newest: what counts as the newest schema until the first `refresh`; None: no schema does.
     """
 
     def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
         self._store = store
         self._layout = layout
         self._newest = newest
-        self._object: ObjectMeta | None = None  # of `_newest`, as it was listed; None: it was not
+        self._object: ObjectMeta | None = None  # the object of `_newest`, as listed; None: not listed
         self._loaded: dict[int, TableSchema] = {}
-        self._listed: dict[int, ObjectMeta] = {}  # what `_loaded` was loaded from, as it was listed
+        self._listed: dict[int, ObjectMeta] = {}  # the objects that `_loaded` was loaded from, as listed
         self._origin: SchemaLog | None = None
 
     @property
     def listed(self) -> ObjectMeta | None:
-        """The object of `seen` as it was listed; None when it was not."""
+        """The object of `seen`, as listed; None if it was not listed."""
         return self._object
 
     @property
     def seen(self) -> TableSchema:
-        """The newest schema that this object has seen; `refresh` looks again."""
+        """The newest schema that this object has seen; `refresh` looks for a newer one."""
         assert self._newest is not None, "the log was opened without a schema"
         return self._newest
 
     def refresh(self) -> TableSchema:
         """Look for the newest schema and remember it.
 
-        It is another one too when the table was created again, or is in a branch of a repository that was reset.
+        The newest schema also changes when the table was created again, or is in a branch of a repository that was
+        reset.
 
-        Raises `NotFound`: the table, or this branch of it, is gone. Cost: 1 LIST, 1 GET when the newest is another one,
-        or was not listed before: after a change by this object, or in one that was pickled.
+        Raises `NotFound`: the table, or this branch of it, is gone. Cost: 1 LIST; 1 GET when the newest schema has
+        changed or was not listed before, that is after a change by this object, or in an object that was pickled.
         """
         newest = self.latest()
         if newest is None:
@@ -71,9 +72,9 @@ class SchemaLog:
             self._origin._note(newest, meta)
 
     def detach(self) -> SchemaLog:
-        """A log of the same objects that has seen the same, whose newest schema only its own `refresh` changes.
+        """A log of the same objects with what this one has seen. Only its own `refresh` changes its newest schema.
 
-        What it sees, this log has seen too. Cost: no request.
+        Schemas that it reads are seen by this log too. Cost: no request.
         """
         copy = SchemaLog(self._store, self._layout, newest=self._newest)
         copy._object, copy._loaded, copy._listed, copy._origin = self._object, self._loaded, self._listed, self
@@ -91,15 +92,15 @@ class SchemaLog:
         )
 
     def confirm_branch(self) -> None:
-        """Raise `NotFound` if this branch of the table is gone; main is not looked for. Cost: in a branch 1 LIST."""
+        """Raise `NotFound` if this branch of the table is gone. Main is not checked. Cost: in a branch 1 LIST."""
         if self._layout.branch is not None and not self._objects():
             raise self._missing_error()
 
     def confirm(self, seen: TableSchema, listed: ObjectMeta | None) -> None:
-        """Raise unless a schema is still the object that it was: the table was not dropped since, nor created again.
+        """Raise unless a schema is still the same object: the table was neither dropped nor created again since.
 
         Args:
-            listed: the schema's object as it was listed; None: its content is compared.
+            listed: the schema's object as listed; None: its content is compared.
 
         Raises `NotFound`: the table, or this branch of it, is gone; `Conflict`, kind ``schema_changed``: it was created
         again. Cost: 1 HEAD, and 1 GET when the object differs.
@@ -109,7 +110,7 @@ class SchemaLog:
             now = self._store.head(path)
             if listed is not None and _etag_of(listed) is not None and _etag_of(now) == _etag_of(listed):
                 return
-            # Some stores give one object several etags, so the content decides.
+            # Some stores return different etags for one object, so the content decides.
             is_same = decode_schema(self._store.get(path), path=path) == seen
         except NotFound as gone:
             raise self._missing_error() from gone
@@ -117,7 +118,7 @@ class SchemaLog:
             raise self.replacement_error()
 
     def replacement_error(self) -> Conflict:
-        """Return the error for a table that was created again, or reset, since a change was made."""
+        """Return the error for a table that was created again, or reset, after a change was made."""
         return Conflict(
             f"The table at {self._store.root_url} was dropped and created again, or reset, while a change of it was "
             "made. Nothing was changed: open the table again and redo the change.",
@@ -129,7 +130,7 @@ class SchemaLog:
         return sorted(self._objects())
 
     def look(self) -> list[int]:
-        """As `ids`; what was loaded from objects that were replaced is loaded anew from now on. Cost: 1 LIST."""
+        """As `ids`. Schemas loaded from objects that were replaced since will be loaded again. Cost: 1 LIST."""
         objects = self._objects()
         self._forget_replaced(objects)
         return sorted(objects)
@@ -153,7 +154,7 @@ class SchemaLog:
         return seen
 
     def _forget_replaced(self, objects: dict[int, ObjectMeta]) -> None:
-        """Forget what was loaded from other objects than those that are listed now, or before its id was listed."""
+        """Forget schemas that were loaded from objects other than those listed now, or before their id was listed."""
         for schema_id in list(self._loaded):
             if schema_id not in self._listed or self._listed[schema_id] != objects.get(schema_id):
                 self._loaded.pop(schema_id, None)
@@ -178,13 +179,13 @@ class SchemaLog:
     def store_next(self, schema: TableSchema) -> TableSchema:
         """Write a schema under its own id. Cost: 1 PUT.
 
-        Raises `Conflict`: another client took the id with another content; re-read, change again.
+        Raises `Conflict`: another client took the id with other content; read again, change again.
         """
         path, body = self._layout.schema(schema.id), encode_schema(schema)
         try:
             self._store.put(path, body, create_only=True)
         except AlreadyExists as error:
-            # After a lost reply the object may be ours; the same content is as good.
+            # After a lost reply the object may be ours; equal content is just as good.
             if bytes(self._store.get(path)) != body:
                 raise Conflict(f"Schema {schema.id} was written by another client.", path=path) from error
         self._loaded[schema.id] = schema
@@ -194,7 +195,8 @@ class SchemaLog:
     def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
         """Apply a change to the newest schema and store the result; repeat while other writers win the race.
 
-        What changes nothing stores nothing: a job that sets its options each time it runs makes no schema each time.
+        If the change changes nothing, no schema is stored. So a job that sets its options each time it runs adds no
+        schemas.
 
         Raises `NotFound` when there is no table, and what `change` raises.
         """
@@ -210,7 +212,7 @@ class SchemaLog:
             try:
                 self.confirm(before, listed)
             except (Conflict, NotFound):
-                # Alone it would be a table again, or one with the columns of another.
+                # Left alone, it would be a table again, or give a table the columns of another.
                 alone = Deletable(self._layout.schema(changed.id), 0, "its table was dropped meanwhile")
                 Sweeper(self._store).delete_all([alone])
                 self._note(before, None)
@@ -223,5 +225,5 @@ class SchemaLog:
 
 
 def _etag_of(meta: ObjectMeta) -> str | None:
-    """Return an etag without the quotes that some stores give in answers and not in listings."""
+    """Return an etag without the quotes that some stores put into replies but not into listings."""
     return None if meta.etag is None else meta.etag.removeprefix("W/").strip('"')

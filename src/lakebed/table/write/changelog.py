@@ -1,12 +1,12 @@
-"""Changelog files as they are written: their settings, and the changes that a compaction makes visible.
+"""Writing changelog files: their settings, and the changes that a compaction makes visible.
 
 Owns: `changelog_settings` and `log_rewrite`. `write` logs rows as they are written; `incremental` reads changelogs.
 
 Invariants:
 - A changelog file is a data file of its table in every other respect: same folder, same columns, sorted by key. A key
   may be in it several times; its rows are then in the order in which they happened, -U directly before +U.
-- A snapshot names its changelog files in a list of their own. No version of the table's rows has them, so they live as
-  long as their snapshot, or a tag or branch that holds it.
+- A snapshot names its changelog files in a separate list. They belong to no version of the table's rows, so they live
+  as long as their snapshot, or a tag or branch that holds it.
 - The changelogs of compactions, applied one after the other, give exactly the rows of the highest level.
 """
 
@@ -50,15 +50,15 @@ def log_rewrite(
     after: Sequence[DataFile],
     plan: ReadPlan,
 ) -> list[DataFile]:
-    """Write how the rows of some files of a bucket differ from those of others that replace them.
+    """Write how the rows of some files of a bucket differ from those of the files that replace them.
 
     Args:
-        writer: of changelog files.
-        split: of the bucket.
+        writer: writes changelog files.
+        split: a split of the bucket.
         before, after: the files; each side is merged.
         plan: schemas and the window's size.
 
-    Returns: the files, none for no difference. Cost: reads both sides. Memory: two windows of `plan`.
+    Returns: the files; none without a difference. Cost: reads both sides. Memory: two windows of `plan`.
     """
     schema = plan.schema
     names = schema.trimmed_primary_keys
@@ -92,7 +92,7 @@ def _window_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _in_key_order(added: pa.Table, removed: pa.Table, was: pa.Table, now: pa.Table, *, keys: Sequence[str]) -> pa.Table:
-    """The rows of a difference with their kinds, by key; of a changed row first what it was."""
+    """The rows of a difference with their kinds, by key. For a changed row, the row before the change comes first."""
     parts = ((removed, DELETE_KIND), (was, UPDATE_BEFORE_KIND), (now, UPDATE_AFTER_KIND), (added, INSERT_KIND))
     rows = pa.concat_tables([_of_kind(rows, kind) for rows, kind in parts])
     (codes,) = encode_keys([[rows.column(key) for key in keys]])

@@ -6,7 +6,7 @@ Invariants:
 - Every file of a primary-key table is sorted by key and holds a key once: the table's merge engine merges the rows of
   a batch.
 - Sequence numbers of a bucket continue after the highest one in the writer's base snapshot. Two writers with the same
-  base may use the same numbers; the commit that comes second numbers its rows anew (`lakebed.table.commit.late_rows`).
+  base may use the same numbers; the second of their commits numbers its rows anew (`lakebed.table.commit.late_rows`).
 - Files are durable when `finish` returns; only the commit references them.
 - A writer that fails deletes its files and is closed.
 """
@@ -52,8 +52,11 @@ from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, ch
 
 SHARE_BYTES_MIN = 12 * 1024 * 1024
 SHARES_MAX = 4
-"""Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once, each of at least
-`SHARE_BYTES_MIN` Arrow bytes: one core encodes one file, and most of the time is compression."""
+"""Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once.
+
+Each has at least `SHARE_BYTES_MIN` Arrow bytes. One core encodes one file, and most of the time is spent on
+compression.
+"""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -85,7 +88,7 @@ class BucketIndex:
         return self._highest.get((partition, bucket), -1) + 1
 
     def check_bucket_count(self, partition: bytes, *, bucket_count: int) -> None:
-        """Refuse to mix rows hashed for another number of buckets into a partition."""
+        """Refuse to add rows that were hashed for another number of buckets to a partition."""
         actual_count = self._counts.get(partition)
         if actual_count is not None and actual_count != bucket_count:
             raise InvalidRequest(
@@ -213,7 +216,7 @@ class TableWriter:
             raise Closed("This writer is finished; take a new one.")
         try:
             yield
-        except BaseException:  # an interrupt too: no one has the changes yet
+        except BaseException:  # also an interrupt: the caller does not have the changes yet
             self.abandon()
             raise
 
@@ -246,7 +249,7 @@ class TableWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write everything pending, each bucket by one worker."""
+        """Write all pending rows, each bucket by one worker."""
         if not self._pending:
             return
         rows = pa.concat_tables(self._pending)
@@ -279,7 +282,7 @@ class TableWriter:
             self._logged.setdefault((group.partition, group.bucket), []).extend(logged)
 
     def _shares(self, group: _Group, group_count: int, row_bytes: float) -> list[_Group]:
-        """Split a group into consecutive ones for workers that would be idle otherwise."""
+        """Split a group into consecutive groups, for workers that would otherwise be idle."""
         spare = self._settings.worker_count_max // group_count
         count = min(spare, int(row_bytes * group.row_count / SHARE_BYTES_MIN), SHARES_MAX)
         if count < 2:
@@ -304,9 +307,9 @@ class TableWriter:
     def _write_group(
         self, rows: pa.Table, group: _Group, writer: RollingWriter, logger: RollingWriter | None, first_sequence: int
     ) -> tuple[list[DataFile], list[DataFile]]:
-        """Write the rows of a group in key order, those of one key merged (`merge_batch`), to data files.
+        """Write the rows of a group to data files, in key order, the rows of one key merged (`merge_batch`).
 
-        With a `logger` also all of them, those of one key in the order of their merge, to changelog files.
+        With a `logger`, also write all rows to changelog files, those of one key in the order of their merge.
         """
         if not self._schema.primary_keys:
             is_whole = group.positions is None
@@ -326,7 +329,10 @@ class TableWriter:
         return files, logger.close()
 
     def _group_keys(self, rows: pa.Table, group: _Group) -> KeyGroups | None:
-        """Which rows of a group are of one key, oldest first; None: each has its own, and they are in key order."""
+        """Which rows of a group have the same key, oldest first.
+
+        None: all keys differ, and the rows are in key order.
+        """
         order = engine_of(self._schema).order
         keys, ordering = self._schema.trimmed_primary_keys, order.columns if order is not None else ()
         columns = rows.select(dict.fromkeys((*keys, *ordering)))
@@ -482,10 +488,11 @@ def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[in
 
 
 def merge_batch(rows: pa.Table, groups: KeyGroups, engine: MergeEngine) -> list[pa.Table]:
-    """The rows of a batch in key order, one a key; as several tables, oldest first, where rows must stay apart.
+    """The rows of a batch in key order, merged by key.
 
-    Rows must stay apart that `MergeEngine.merges_apart` does not let merge before the older rows of their key. Each
-    becomes a row of another file.
+    The result has several tables, oldest first, if some must stay apart. Rows must stay apart if
+    `MergeEngine.merges_apart` does not allow merging them before the older rows of their key. Each becomes a row of
+    another file.
 
     Args:
         rows, groups: as `MergeEngine.merge`.

@@ -48,7 +48,10 @@ class WriteSettings:
     bucket_function: str = "default"
     """See `bucket_of`."""
     buffer_bytes: int = 256 * 1024 * 1024
-    """Arrow bytes buffered before files are written. Larger: fewer, better sorted files; memory is about twice this."""
+    """Arrow bytes buffered before files are written.
+
+    A larger buffer gives fewer, better sorted files and takes about twice its size in memory.
+    """
     worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
     """Buckets encoded in parallel."""
     files: FileSettings = field(default_factory=FileSettings)
@@ -93,11 +96,11 @@ def file_settings(schema: TableSchema) -> FileSettings:
 
 
 def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> bool:
-    """Whether files and changelogs that were written by one schema are right in a table with another one.
+    """Whether files and changelogs that were written with one schema are right in a table with another schema.
 
-    Columns may differ: files are read by field id. But a column that is NOT NULL must have been so when they were
-    written, and an upsert into a primary-key table needs each column that the newest schema has more, as new rows do
-    (`conform`): null would erase stored values.
+    Columns may differ: files are read by field id. But a column that is NOT NULL must have been so when the files were
+    written, and an upsert into a primary-key table needs every column that the newest schema has in addition, as new
+    rows do (`conform`): null would erase stored values.
 
     Args:
         upserts: the files replace rows of the same keys.
