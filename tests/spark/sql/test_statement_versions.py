@@ -1,4 +1,4 @@
-"""A statement reads one version of its table, also when another writer commits between its analysis and its run."""
+"""Another writer commits between the analysis of a statement and its run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
-
-from lakebed.lake.lake import Lake
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
@@ -46,9 +44,13 @@ def loading(self, session, lake_url):
     answer = run(self, session, lake_url)
     waiting = Path(sys.argv[1])
     if waiting.exists():
+        what = waiting.read_text()
         waiting.unlink()
         table = open_lake(lake_url).table("db.t")
-        table.write(pa.table({"k": [9], "v": [9]}, table.arrow_schema))
+        if what == "a column":
+            table.add_column("w", "INT")
+        else:
+            table.write(pa.table({"k": [9], "v": [9]}, table.arrow_schema))
     return answer
 
 VERBS["load"].run = loading
@@ -69,9 +71,9 @@ def results(statement: str) -> list[list[tuple[Any, ...]]]:
     return both
 
 
-@pytest.mark.parametrize("kind", PROPERTIES)
-def test_a_statement_reads_one_version(session: SparkSession, sql: Run, lake: Lake, tmp_path: Path, kind: str) -> None:
-    """A row that comes between is seen by the target, the subqueries and the source of a statement, or by none."""
+@pytest.fixture
+def between(session: SparkSession, tmp_path: Path) -> Path:
+    """A file that says what the other writer does after the next table is loaded; then it is gone."""
     program, waiting = tmp_path / "program.py", tmp_path / "waiting"
     program.write_text(BRIDGE)
     python = tmp_path / "python"
@@ -82,10 +84,21 @@ def test_a_statement_reads_one_version(session: SparkSession, sql: Run, lake: La
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.catalog.lake.python", str(python))
+    return waiting
+
+
+def make_table(sql: Run, kind: str) -> None:
+    """Two rows in one snapshot."""
+    sql(f"CREATE TABLE lake.db.t (k BIGINT NOT NULL, v BIGINT) {PROPERTIES[kind]}")
+    sql("INSERT INTO lake.db.t VALUES (1, 1), (2, 2)")
+
+
+@pytest.mark.parametrize("kind", PROPERTIES)
+def test_a_statement_reads_one_version(sql: Run, between: Path, kind: str) -> None:
+    """A row that comes between is seen by the target, the subqueries and the source of a statement, or by none."""
     for statement in STATEMENTS:
-        sql(f"CREATE TABLE lake.db.t (k BIGINT NOT NULL, v BIGINT) {PROPERTIES[kind]}")
-        sql("INSERT INTO lake.db.t VALUES (1, 1), (2, 2)")
-        waiting.touch()
+        make_table(sql, kind)
+        between.write_text("a row")
         if statement.startswith("MERGE") and kind != "keyed":  # it refuses where rows were added to its partitions
             with pytest.raises(PySparkException, match="Another writer changed rows"):
                 sql(statement.format(t="lake.db.t"))
@@ -93,5 +106,16 @@ def test_a_statement_reads_one_version(session: SparkSession, sql: Run, lake: La
         else:
             sql(statement.format(t="lake.db.t"))
             assert sorted(sql("SELECT k, v FROM lake.db.t")) in results(statement), statement
-        assert not waiting.exists(), "or the other writer was not between"
+        assert not between.exists(), "or the other writer was not between"
         sql("DROP TABLE lake.db.t")
+
+
+def test_a_column_that_comes_while_a_statement_runs(sql: Run, between: Path) -> None:
+    """Its rows would empty the column: it is refused as a race, and not as a mistake, and runs when it runs again."""
+    make_table(sql, "keyed")
+    between.write_text("a column")
+    with pytest.raises(AnalysisException, match="The column w was added to") as caught:
+        sql("UPDATE lake.db.t SET v = 100 WHERE k = 1")
+    assert caught.value.getSqlState() == "40001"
+    sql("UPDATE lake.db.t SET v = 100 WHERE k = 1")
+    assert sorted(sql("SELECT k, v, w FROM lake.db.t")) == [(1, 100, None), (2, 2, None)]

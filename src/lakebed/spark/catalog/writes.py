@@ -165,7 +165,11 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         rows = without_comments(StructType.fromJson(json.loads(self.schema)))
         if self.staged is None:
             self.check_columns(table, rows.fieldNames())
-        task.check(table.store, arrow_schema_of(rows))
+        try:
+            task.check(table.store, arrow_schema_of(rows))
+        except InvalidRequest as misfit:
+            self._check_added(table, misfit)
+            raise
         if self.removes:
             replace(task, keys_only=True).check(table.store, table.arrow_schema)
         columns = without_comments(spark_schema(task.schema.fields))
@@ -174,6 +178,19 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return {"target": msgspec.json.encode(target).decode()}
         payload = pickle.dumps((ship(table.store, writes=True), task, self.changes))
         return {"writer": base64.b64encode(payload).decode()}
+
+    def _check_added(self, table: Table, misfit: InvalidRequest) -> None:
+        """Raise `Conflict`: the column that the rows lack came after the statement was analysed."""
+        name = str(misfit.facts.get("column"))
+        if self.resolved is None or misfit.kind != "missing_column":
+            return
+        if self.resolved.schema(table).field_by_name(name) is None:
+            raise Conflict(
+                f"The column {name} was added to {table.name} while the statement ran. Nothing was changed: run the "
+                "statement again.",
+                kind=COLUMNS_CHANGED,
+                column=name,
+            ) from misfit
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
