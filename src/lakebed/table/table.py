@@ -198,8 +198,10 @@ class Table:
         """
         return self._change_schema(schemas.rename_column, old, new)
 
-    def widen_column(self, name: str, type: str | pa.DataType) -> TableSchema:
+    def widen_column(self, name: Name, type: str | pa.DataType) -> TableSchema:
         """Give a column a wider type, such as BIGINT for INT: a type of the table format or of Arrow.
+
+        A tuple is the path of a part of a column: see `table.model.nested`.
 
         Raises `InvalidRequest` if the column is missing, or if the type could not hold every value.
         """

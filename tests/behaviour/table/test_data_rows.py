@@ -158,6 +158,40 @@ def test_files_of_old_schemas_are_read_through_the_newest(make: Callable[..., Ta
     assert table.read().sort_by("id").equals(got)
 
 
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_parts_of_columns_are_widened(make: Callable[..., Table], keys: tuple[str, ...]) -> None:
+    """Fields, elements and values of maps, in each other: old values stay, and those beyond the old type are stored."""
+    pair = pa.struct([pa.field("n", pa.int32(), nullable=False), ("f", pa.float32())])
+    columns = [("s", pair), ("l", pa.list_(pa.int16())), ("m", pa.map_(pa.string(), pa.list_(pair)))]
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *columns])
+    table = make(schema, primary_keys=keys, options={"bucket": "1"} if keys else {})
+    old = {"id": 1, "s": {"n": 1, "f": 0.5}, "l": [1, None], "m": [("k", [{"n": 2, "f": None}])]}
+    empty = {"id": 2, "s": None, "l": None, "m": None}
+    table.write(pa.Table.from_pylist([old, empty], schema))
+    for path, kind in (
+        (("s", "n"), "BIGINT"),
+        (("l", "element"), "INT"),
+        (("m", "value", "element", "n"), "BIGINT"),
+        (("m", "value", "element", "f"), "DOUBLE"),
+    ):
+        table.widen_column(path, kind)
+    assert table.arrow_schema.field("s").type.field("n") == pa.field("n", pa.int64(), nullable=False)
+    new = {"id": 3, "s": {"n": 2**40, "f": 0.5}, "l": [2**20], "m": [("k", [{"n": 2**40, "f": 1e300}])]}
+    table.write(pa.Table.from_pylist([new], table.arrow_schema))
+    for _ in range(2):
+        assert table.read().sort_by("id").to_pylist() == [old, empty, new]
+        table.compact(full=True)
+    for path, kind, sentence in (
+        (("s", "n"), "INT", "holds every old value"),
+        (("s", "x"), "BIGINT", "no field 'x'"),
+        (("m", "key"), "STRING", "no field 'key'"),
+        (("s",), "BIGINT", "holds every old value"),
+        (("id", "x"), "BIGINT", "another type" if keys else "no field 'x'"),
+    ):
+        with pytest.raises(InvalidRequest, match=sentence):
+            table.widen_column(path, kind)
+
+
 def test_overwrites_replace_what_they_name(make: Callable[..., Table]) -> None:
     """Whole table, one partition, or the partitions that the rows lie in: nothing else goes."""
     table = keyed(make)

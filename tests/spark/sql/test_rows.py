@@ -323,3 +323,19 @@ def test_files_are_dealt_to_tasks_as_those_of_spark(session: SparkSession, lake:
         task_count = ours.rdd.getNumPartitions()
         assert task_count == plain.rdd.getNumPartitions() > 1, (split_bytes, open_bytes, task_count_max)
     assert sorted(row[0] for row in ours.select("id").collect()) == ids
+
+
+def test_parts_of_columns_are_widened(sql: Run) -> None:
+    """Fields, elements and values of maps: rows of before and of after, and filters on them."""
+    sql("CREATE TABLE lake.db.wide (id BIGINT, s STRUCT<n: INT, f: FLOAT>, l ARRAY<INT>, m MAP<STRING, INT>)")
+    old = "(1, named_struct('n', 1, 'f', 0.5F), array(1), map('k', 1))"
+    sql(f"INSERT INTO lake.db.wide VALUES {old}, (2, NULL, NULL, NULL)")
+    sql("ALTER TABLE lake.db.wide ALTER COLUMN s.n TYPE BIGINT")
+    sql("ALTER TABLE lake.db.wide ALTER COLUMN s.f TYPE DOUBLE")
+    sql("ALTER TABLE lake.db.wide ALTER COLUMN l.element TYPE BIGINT")
+    sql("ALTER TABLE lake.db.wide ALTER COLUMN m.value TYPE BIGINT")
+    big = 2**40
+    sql(f"INSERT INTO lake.db.wide VALUES (3, named_struct('n', {big}, 'f', 1e300D), array({big}), map('k', {big}))")
+    rows = sql("SELECT id, s.n, s.f, l[0], m['k'] FROM lake.db.wide ORDER BY id")
+    assert rows == [(1, 1, 0.5, 1, 1), (2, None, None, None, None), (3, big, 1e300, big, big)]
+    assert sql(f"SELECT id FROM lake.db.wide WHERE s.n >= 1 AND l[0] < {big}") == [(1,)]

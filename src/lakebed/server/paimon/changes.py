@@ -111,7 +111,9 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
 
 
 def _widen(schema: TableSchema, change: SchemaChange) -> TableSchema:
-    name, new = _column(change), _type(change.new_data_type)
+    name, new = _path(change), _type(change.new_data_type)
+    if isinstance(name, tuple):
+        return widen_column(schema, name, new.text)
     field = require_column(schema, name)
     if not (new.nullable or change.keep_nullability) and field.nullable:
         raise _refused(f"column {name!r} cannot become NOT NULL: stored rows may hold nulls")
@@ -149,7 +151,8 @@ def _column(change: SchemaChange) -> str:
     path = _path(change)
     if isinstance(path, tuple):
         raise _refused(
-            f"the field {'.'.join(path)} is inside a column, where fields can only be added, dropped and renamed"
+            f"the field {'.'.join(path)} is inside a column, where fields can only be added, dropped, renamed and "
+            "widened"
         )
     return path
 

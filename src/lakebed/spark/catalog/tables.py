@@ -264,9 +264,12 @@ def _apply(schema: TableSchema, change: Change) -> TableSchema:
         return drop_column(schema, name)
     if change.kind == "rename":
         return rename_column(schema, name, change.value or "")
+    if change.kind == "widen":
+        return widen_column(schema, name, _type_text(change))
     if isinstance(name, tuple):
         raise InvalidRequest(
-            f"The field {'.'.join(name)} is inside a column, where fields can only be added, dropped and renamed.",
+            f"The field {'.'.join(name)} is inside a column, where fields can only be added, dropped, renamed and "
+            "widened.",
             kind="unsupported_change",
         )
     if change.kind in ("set", "unset") and name == PRIMARY_KEY:
@@ -281,8 +284,6 @@ def _apply(schema: TableSchema, change: Change) -> TableSchema:
         return set_options(schema, {name: change.value or ""})
     if change.kind == "unset":
         return remove_options(schema, [name]) if name in schema.options else schema
-    if change.kind == "widen":
-        return widen_column(schema, name, _type_text(change))
     if change.kind == "nullable":
         return drop_not_null(schema, name)
     if change.kind == "move":

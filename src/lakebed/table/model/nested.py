@@ -29,23 +29,35 @@ def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members]
 
     Raises `InvalidRequest`: the path does not lead to a row.
     """
+
+    def change_row(row: Type) -> Type:
+        if row.root != "ROW":
+            raise _change_error(f"{row.text} has no fields: only those of a ROW can be changed.")
+        return replace(row, fields=change(row.fields))
+
+    return change_part(parsed, path, change_row)
+
+
+def change_part(parsed: Type, path: Sequence[str], change: Callable[[Type], Type]) -> Type:
+    """Return a type after the part of it at a path got another type.
+
+    Raises `InvalidRequest`: the path does not lead to a part; and what `change` raises.
+    """
     if not path:
-        if parsed.root != "ROW":
-            raise _change_error(f"{parsed.text} has no fields: only those of a ROW can be changed.")
-        return replace(parsed, fields=change(parsed.fields))
+        return change(parsed)
     step, rest = path[0], path[1:]
     if parsed.root == "ARRAY" and step == "element":
-        return replace(parsed, children=(change_members(parsed.children[0], rest, change),))
+        return replace(parsed, children=(change_part(parsed.children[0], rest, change),))
     if parsed.root == "MAP" and step == "value":
         key, value = parsed.children
-        return replace(parsed, children=(key, change_members(value, rest, change)))
+        return replace(parsed, children=(key, change_part(value, rest, change)))
     if parsed.root != "ROW":
         raise _change_error(f"{parsed.text} has no field {step!r} that can be changed.")
     member_of(parsed.fields, step)
     return replace(
         parsed,
         fields=tuple(
-            replace(member, type=change_members(member.type, rest, change)) if member.name == step else member
+            replace(member, type=change_part(member.type, rest, change)) if member.name == step else member
             for member in parsed.fields
         ),
     )

@@ -32,7 +32,14 @@ from lakebed.table.engines.registry import (
 from lakebed.table.engines.sequence import check_sequence
 from lakebed.table.model.external_paths import ExternalPaths
 from lakebed.table.model.model import DataField, TableSchema
-from lakebed.table.model.nested import Members, add_member, change_members, drop_member, rename_member
+from lakebed.table.model.nested import (
+    Members,
+    add_member,
+    change_members,
+    change_part,
+    drop_member,
+    rename_member,
+)
 from lakebed.table.model.options import (
     BUCKET_FUNCTION,
     IMMUTABLE_OPTIONS,
@@ -402,9 +409,14 @@ def _refuse_key(schema: TableSchema, name: str, verb: str) -> None:
 
 def _change_inside(schema: TableSchema, path: tuple[str, ...], change: Callable[[Members], Members]) -> TableSchema:
     """Change the members of a row inside a column; `path` leads to one of them."""
+    return _change_type(schema, path, lambda column: change_members(column, path[1:-1], change))
+
+
+def _change_type(schema: TableSchema, path: tuple[str, ...], change: Callable[[Type], Type]) -> TableSchema:
+    """Change the type of the column with which a path begins."""
     column = require_column(schema, path[0])
     try:
-        changed = change_members(parse_type(column.type), path[1:-1], change)
+        changed = change(parse_type(column.type))
     except InvalidRequest as error:
         raise InvalidRequest(
             f"Column {'.'.join(path)!r} cannot be changed: {error.message}", kind=error.kind, column=path[0]
@@ -516,29 +528,32 @@ def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
     )
 
 
-def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
-    """Change the type of a column to a wider one; every value stays the same.
+def widen_column(schema: TableSchema, name: Name, type_text: str) -> TableSchema:
+    """Change the type of a column, or of a part of one, to a wider type; every value stays the same.
+
+    Args:
+        name: a tuple is the path of a field, an element or a value of a map, as `nested` describes it.
 
     Raises:
         InvalidRequest: no such column, one that decides the layout of files, or a type that does not hold every old
             value.
     """
-    field = require_column(schema, name)
-    _refuse_key(schema, name, "given another type")
-    old, new = parse_type(field.type), parse_type(type_text)
-    if old.text == new.text or not can_widen(old, new):
-        raise InvalidRequest(
-            f"Column {name!r} cannot change from {field.type} to {type_text}: only a wider type that holds every old "
-            "value is possible, such as INT to BIGINT or FLOAT to DOUBLE.",
-            kind="invalid_schema_change",
-            column=name,
-        )
-    return with_checked_engine(
-        _change(
-            schema,
-            fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
-        )
-    )
+    path = (name,) if isinstance(name, str) else name
+    require_column(schema, path[0])
+    _refuse_key(schema, path[0], "given another type")
+    new = parse_type(type_text)
+
+    def widen(old: Type) -> Type:
+        wider = replace(new, nullable=old.nullable)
+        if old.text == wider.text or not can_widen(old, wider):
+            raise InvalidRequest(
+                f"it cannot change from {old.text} to {type_text}: only a wider type that holds every old value is "
+                "possible, such as INT to BIGINT or FLOAT to DOUBLE.",
+                kind="invalid_schema_change",
+            )
+        return wider
+
+    return _change_type(schema, path, lambda column: change_part(column, path[1:], widen))
 
 
 def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> TableSchema:
