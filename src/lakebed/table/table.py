@@ -1,9 +1,10 @@
-"""The facade: one object a table, or branch of one, whose methods call the functions of this package.
+"""The facade: one object for each table, or branch of a table, whose methods call the functions of this package.
 
-Owns: `Table`, and nothing else: each method documents a verb and hands the context to the function that implements it.
-Invariants: no storage logic here; a `Table` is thread-safe; every verb looks at the newest snapshot and the newest
-schema, so it sees what was committed and changed before it began, however old the object is. What writes, and what
-reads rows, is imported by the methods that need it: loading it takes half of the time of a short command.
+Owns: `Table`, and nothing else. Each method documents a verb and passes the context to the function that implements it.
+
+Invariants: no storage logic is here. A `Table` is thread-safe. Every verb reads the newest snapshot and the newest
+schema, so it sees what was committed and changed before it began, however old the object is. The methods that write or
+read rows import the code for it: loading it takes half of the time of a short command.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Table:
         return schema_html(self.schema, title=repr(self))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """As the address that another process opens; a store in this process's memory refuses it."""
+        """Pickle the address, which another process opens. A store in this process's memory cannot be pickled."""
         return _unpickle, (self.store, self.name, self.schema, self.branch)
 
     # ---- create and open

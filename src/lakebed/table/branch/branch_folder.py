@@ -24,7 +24,7 @@ from lakebed.table.model.layout import Layout, parse_branch, parse_schema
 from lakebed.table.model.model import Tag
 
 PUBLISHED_FOLDER = "lakebed/published"
-"""Of the marks of branches that were published. DO NOT CHANGE: on disk."""
+"""Folder of the marks of branches that were published. DO NOT CHANGE: on disk."""
 
 _CLEAR_TRIES_MAX = 100
 

@@ -68,7 +68,7 @@ class Branch:
     fork_snapshot_id: int | None
     """None for a branch of another client that left no pin."""
     created_ms: int
-    """Unix ms, UTC, by the store's clock. Of a branch that was renamed too: under its first name."""
+    """When the branch was created, Unix ms, UTC, by the store's clock. A rename does not change it."""
 
 
 def open_branch(store: ObjectStore, *, name: str, branch: str | None, environment: Environment) -> TableBranch:

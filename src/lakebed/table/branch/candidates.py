@@ -67,7 +67,7 @@ CANDIDATES = pa.schema(
         ("dead", pa.int64()),
     ]
 )
-"""One row a file that may be deleted: it lived in versions [born, dead). Unique by path."""
+"""One row for each file that may be deleted. It lived in the versions [born, dead). Unique by path."""
 _NO_CANDIDATES: Final = pa.Table.from_arrays([pa.nulls(0, field.type) for field in CANDIDATES], schema=CANDIDATES)
 
 
@@ -263,7 +263,7 @@ class Retention:
     older_than_ms: int
     """Snapshots committed before this time expire (Unix ms, UTC; exclusive); those beyond `retain_max` always do."""
     max_deletes: int
-    """Snapshots that one run expires at most, >= 1."""
+    """Most snapshots that one run expires, >= 1."""
 
 
 def plan_expiry(

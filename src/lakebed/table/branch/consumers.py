@@ -29,7 +29,7 @@ class Consumer:
     next_snapshot_id: int
     """The snapshot it reads next."""
     write_time_ms: int
-    """When its file was last written, Unix ms by the store's clock."""
+    """When its file was last written, Unix ms, by the store's clock."""
 
 
 def load_consumers(store: ObjectStore, layout: Layout) -> Iterator[Consumer]:

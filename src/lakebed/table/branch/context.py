@@ -31,9 +31,9 @@ class TableBranch:
     """Main or another branch of a table. Thread-safe; make one with `TableBranch.of`."""
 
     store: ObjectStore
-    """The table's folder."""
+    """The object store at the table's folder."""
     name: str
-    """As the lake knows the table, such as ``db.flights``; for messages and reports."""
+    """The table's name in the lake, such as ``db.flights``; for messages and reports."""
     layout: Layout
     environment: Environment
     schemas: SchemaLog
@@ -41,12 +41,14 @@ class TableBranch:
     tags: Tags
     manifests: ManifestReader
     commit_turn: AbstractContextManager[object]
-    """Held by a commit: threads that share the context take turns."""
+    """A commit holds it: threads that share the context commit one after the other."""
     fork_point: Snapshot | None = None
-    """The fork snapshot: the one that a branch started from, whose files are main's; None: main, or not looked up yet.
-    See `branch_folder.with_fork_point`."""
+    """The snapshot that the branch started from, whose files are main's; None: main, or not looked up yet.
+
+    See `branch_folder.with_fork_point`.
+    """
     made_by: TableBranch | None = None
-    """Main of a branch, when it was looked up before; see `main`."""
+    """Main of the same table, if it was looked up before; see `main`."""
     origin: TableBranch | None = None
     """The context that this one was detached from; see `detach`."""
 

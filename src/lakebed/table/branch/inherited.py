@@ -22,7 +22,7 @@ from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, ROLLED_BACK_TO, S
 from lakebed.texts import whole_number
 
 USERS_MAX = 100
-"""Streaming users remembered. About 60 bytes each, in every snapshot file."""
+"""Most streaming users that are remembered. About 60 bytes each, in every snapshot file."""
 
 FOLLOWS = "lakebed.follows"
 _FORMAT = "lakebed.format"

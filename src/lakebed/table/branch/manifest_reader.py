@@ -42,16 +42,16 @@ from lakebed.table.model.layout import Layout
 from lakebed.table.model.model import ManifestMeta, Snapshot
 
 Unreadable = (Corruption, NotFound, UnsupportedFormat)
-"""Errors of a version that cannot be read."""
+"""Errors that mean that a version cannot be read."""
 
 _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs for one snapshot's manifests."""
 
 _JOINED_COUNT_MAX: Final = 1_000
-"""Files that are decoded together at most: what they hold is in memory several times."""
+"""Most files that are decoded together: their content is in memory several times."""
 
 _COLUMN_OVERHEAD_BYTES: Final = 1000
-"""Memory of a chunk of a column without its values (measured); most of the memory of small manifests."""
+"""Memory of a column's chunk without its values (measured). It is most of the memory of small manifests."""
 
 _META_BYTES: Final = 600
 """Approximate memory of one `ManifestMeta`."""
@@ -60,12 +60,14 @@ _RANGE_BYTES: Final = 300
 """Approximate memory of one `VectorRange`."""
 
 _LIVE_CHUNKS_MAX: Final = 16
-"""Live files of more chunks are copied into one: every operation on a column has a cost for each chunk."""
+"""Live files of more chunks are copied into one chunk: every operation on a column has a cost for each chunk."""
 
 
 PROCESS_CACHE: Final = BoundedCache(256 << 20)
-"""Of manifests, lists and live files, shared by all tables of this process, wherever no other cache is given. A key is
-the object's full URL and what its decoding depends on, or a digest of these."""
+"""Cache of manifests, lists and live files, shared by all tables of this process, if no other cache is given.
+
+A key is the object's full URL and what its decoding depends on, or a digest of these.
+"""
 
 T = TypeVar("T")
 

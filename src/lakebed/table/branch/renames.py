@@ -53,9 +53,9 @@ from lakebed.table.model.model import Snapshot, TableSchema, Tag
 
 RENAMED_FOLDER: Final = "lakebed/renamed"
 RENAMED_FROM: Final = "lakebed.renamed-from"
-"""Property of a pin: ``<name>/<id>`` of each earlier branch that this one was, oldest first, in lines. On disk."""
+"""Property of a pin: a line ``<name>/<id>`` for each earlier name of the branch, oldest first. On disk."""
 CREATED: Final = "lakebed.created-ms"
-"""Property of a pin: when the branch was created, Unix ms, under the name that it had first. On disk."""
+"""Property of a pin: when the branch was created, Unix ms, under its first name. On disk."""
 
 _LOOKS_MAX: Final = 100
 _REASON: Final = "its branch has another name"
@@ -68,7 +68,7 @@ class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, bytes]
-    """By path in the branch's folder, schemas included."""
+    """Bytes by path in the branch's folder, schemas included."""
 
 
 class _Finished(Exception):

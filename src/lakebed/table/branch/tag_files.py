@@ -23,13 +23,13 @@ from lakebed.table.codec.snapshot_json import decode_tag
 from lakebed.table.model.model import Tag
 
 SETTLED_MS: Final = 5_000
-"""Age of a file from which its modification time differs from that of any replacement."""
+"""Once a file has this age, any later replacement has another modification time."""
 
 TAG_CACHE: Final = BoundedCache(32 << 20)
-"""The decoded tags of this process: about 10,000."""
+"""The decoded tags of this process, about 10,000."""
 
 _TAG_BYTES: Final = 2_000
-"""About the memory of a decoded tag besides its file's bytes."""
+"""Approximate memory of a decoded tag, in addition to the bytes of its file."""
 
 
 def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, environment: Environment) -> list[Tag]:

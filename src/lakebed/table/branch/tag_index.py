@@ -32,7 +32,7 @@ from lakebed.table.model.layout import Layout, parse_tag
 _MAGIC = b"LBTAGIX2"
 _BYTES_MAX = 64 << 20
 _FRESH_MS = 5_000
-"""Without etags, a file this young could be replaced without any change in its listing: it is read, not remembered."""
+"""Without etags, a younger file could be replaced without any change in its listing. It is read and not remembered."""
 
 
 @dataclass(frozen=True, slots=True)

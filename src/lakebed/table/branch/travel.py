@@ -39,7 +39,7 @@ class Resolved:
 
     snapshot: Snapshot
     tag: str | None = None
-    """The tag it was read from; None when from its own snapshot file."""
+    """The tag that it was read from; None: its own snapshot file."""
     branch: str | None = None
     """The branch whose newest snapshot it is, with that branch's schemas. None: the branch that was searched."""
 
@@ -74,16 +74,16 @@ def _resolve(branch: TableBranch, version: int | str | None, timestamp: Time | N
 
 
 def find_schema_id(branch: TableBranch, snapshot: Snapshot) -> int:
-    """The id of the schema whose columns a version has: its own, or a later one that files of it were written under.
+    """The id of the schema whose columns a version has: its own, or a later one that some files were written with.
 
-    Another client that has not seen the newest schema commits on top of rows that have it. Values of them may not fit
-    the older one.
+    A client that has not seen the newest schema may commit on top of rows written with it. Their values may not fit the
+    older schema.
 
     Args:
         branch: has seen the newest schema.
 
-    Cost: nothing for a version of the newest schema; else as `ManifestReader.all_metas`, and 1 GET a manifest of other
-    clients, which say of a manifest under which schema they merged it.
+    Cost: nothing for a version of the newest schema; else as `ManifestReader.all_metas`, and 1 GET for each manifest of
+    other clients: they state for a manifest the schema under which they merged it.
     """
     if snapshot.schema_id >= branch.schema.id:
         return snapshot.schema_id

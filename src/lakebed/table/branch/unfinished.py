@@ -57,13 +57,13 @@ class RollbackIntent(msgspec.Struct, frozen=True):
 
     target_id: int
     commit_user: str
-    """Of the one commit that makes the target the newest snapshot; a later verb recognises the commit by it."""
+    """User of the one commit that makes the target the newest snapshot. A later verb recognises the commit by it."""
     after_id: int
     """Newest snapshot when the rollback began; its commit has a greater id."""
     pin: str
     """Hidden tag that holds the target until the commit, without its prefix."""
     keeps_history: bool
-    """Only the commit; later snapshots and tags stay."""
+    """Whether later snapshots and tags stay."""
 
 
 class Deletion(msgspec.Struct, frozen=True, rename={"snapshot_ids": "snapshots"}):
@@ -74,18 +74,23 @@ class Deletion(msgspec.Struct, frozen=True, rename={"snapshot_ids": "snapshots"}
     walk_end: int
     """Last snapshot whose delta the candidates were folded from. It stays, and rollbacks up to it are accounted for."""
     snapshot_ids: tuple[int, ...] = ()
-    """Snapshots that become invisible first, while `survivor` is unchanged: other clients may use ids again."""
+    """Snapshots that are hidden first, as long as `survivor` is unchanged: other clients may use ids again."""
     tags: tuple[HiddenTag, ...] = ()
-    """Tags that become invisible first."""
+    """Tags that are hidden first."""
     released: tuple[str, ...] = ()
-    """Snapshot JSON of what those tags held: candidates are gathered from it once the tags are hidden, if by then
-    nothing else holds that version."""
+    """Snapshot JSON of the versions that those tags held.
+
+    Once the tags are hidden, candidates are gathered from a version if nothing else holds it by then.
+    """
     candidates: pa.Table = msgspec.field(default_factory=CANDIDATES.empty_table)
     rollback: RollbackIntent | None = None
-    """A rollback without a known commit: nothing is hidden yet. After its commit `tags` are deleted too."""
+    """A rollback whose commit is not known yet: nothing is hidden. After the commit `tags` are deleted too."""
     survivor: str | None = None
-    """Base manifest list of the snapshot `walk_end`, which distinguishes it from one that another client committed
-    under the same id after a rollback. None: unknown, as in what older versions wrote."""
+    """Base manifest list of the snapshot `walk_end`.
+
+    It distinguishes this snapshot from one that another client committed under the same id after a rollback. None:
+    unknown, because an older version wrote this.
+    """
 
     def hides(self, snapshot_id: int) -> bool:
         """Whether this deletion hides a snapshot or tag of this id."""

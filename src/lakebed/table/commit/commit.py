@@ -328,12 +328,12 @@ class _Commit:
                 if earlier is not None:
                     self._discard()
                     if self.tries == 0 and self.request.own is not None:
-                        # No snapshot that could name these files was put. After a try, whatever its outcome, they are
-                        # left to the collection of orphans.
+                        # No snapshot that could name these files was put. After a try, whatever its outcome, the files
+                        # are left to the collection of orphans.
                         discard_changes(self.branch, self.request.own.changes)
                     return earlier
                 snapshot = self._stage(head, inherited)
-            except BaseException as error:  # an interrupt too: no snapshot names what the try wrote
+            except BaseException as error:  # also an interrupt: no snapshot names what the try wrote
                 if isinstance(error, NotFound) and head is not None and self._may_go(head):
                     self._note_race(error)
                     continue
@@ -396,9 +396,9 @@ class _Commit:
         return self.branch.snapshots.latest()
 
     def _may_go(self, head: Snapshot) -> bool:
-        """Whether a snapshot that names what is not there is gone, by a rollback, or may be withdrawn by its writer.
+        """Whether a snapshot with missing files was removed by a rollback, or may yet be withdrawn by its writer.
 
-        In a branch of a repository a reset may have taken what it names just before it was put.
+        In a branch of a repository a reset may have taken its files just before the snapshot was put.
         """
         if self.branch.snapshots.find(head.id) != head:
             return True

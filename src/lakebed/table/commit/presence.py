@@ -2,13 +2,13 @@
 
 No version names the files of a change before its commit, so a collection of orphans deletes those that are older than
 its grace, a day. If a writer stalled for so long, or a job took so long, its rows would be reported as committed and be
-lost. So old files are looked for before the snapshot is put. To look for young ones would cost every commit a request a
-file, without need.
+lost. So old files are checked before the snapshot is put. Checking young ones would cost every commit a request a file,
+without need.
 
-In a branch of a repository, a reset or a merge by others takes back files of any age. So all files are looked for
-before the put, and once more after it, because the reset may have come in between: either it took the snapshot too, or
-the snapshot is withdrawn. The look after the put is no substitute for the first: a client that is refused after its
-commit was made finds its snapshot, and reports success.
+In a branch of a repository, a reset or a merge by others takes back files of any age. So all files are checked before
+the put, and again after it, because the reset may have happened in between. Then either it took the snapshot too, or
+the snapshot is withdrawn. The second check does not replace the first: a client that is refused after its commit was
+made finds its snapshot, and reports success.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ than it is.
 """
 _AHEAD_MS: Final = 15 * 3_600_000
 _HEADS_MAX: Final = 3
-"""Up to this many files of a bucket are looked for one by one; more of them by a listing of the bucket's folder."""
+"""Up to this many files of a bucket are checked one by one; more of them by a listing of the bucket's folder."""
 _BUCKET: Final = ("partition", "bucket")
 
 
 @runtime_checkable
 class _FindsMany(Protocol):
-    """A store that looks for many paths in one request, as a branch of a repository does."""
+    """A store that checks many paths in one request, as a branch of a repository does."""
 
     def entries(self, paths: Sequence[str]) -> Mapping[str, object]:
         """What exists at the paths; paths without anything are left out."""

@@ -34,8 +34,10 @@ class ExportOptions:
     catalog: str | None = None
     """Iceberg: the name of a configured catalog; the target is a table's identifier there."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    """Settings of the target's object store, in lakebed's spelling. None: for a folder none, for a bucket the vendor's
-    environment variables."""
+    """Settings of the target's object store, in lakebed's spelling.
+
+    None: no settings for a folder, and the vendor's environment variables for a bucket.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class ExportReport:
 
 
 def open_target(table: Table, target: str, options: ExportOptions) -> ObjectStore:
-    """The store of an export's target, which is another one than the table's."""
+    """Open the store of an export's target, which is another one than the table's."""
     if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
         return open_store(target, storage_options=options.storage_options, environment=table.context.environment)
     return open_elsewhere(table.store, target)

@@ -95,7 +95,7 @@ class IcebergReader:
             yield pa.Table.from_batches([batch])
 
     def _refuse_emptied(self, table: Table) -> None:
-        """Raise `InvalidRequest` for a null that the library would read as empty: see `would_be_emptied`."""
+        """Raise `InvalidRequest` for a null that the library would read as empty; see `would_be_emptied`."""
         file = self.task.file
         if not any(map(_holds_structs, schema_to_pyarrow(table.schema()).types)):
             return
@@ -116,7 +116,7 @@ class IcebergReader:
 
 
 def _holds_structs(kind: pa.DataType) -> bool:
-    """Whether a type has an array or a map of structs in it."""
+    """Whether a type contains an array or a map of structs."""
     if pa.types.is_struct(kind):
         return any(_holds_structs(field.type) for field in kind)
     if not pa.types.is_nested(kind):
@@ -126,9 +126,10 @@ def _holds_structs(kind: pa.DataType) -> bool:
 
 
 def would_be_emptied(values: pa.Array) -> bool:
-    """Whether the library (pyiceberg 0.12) reads or writes a value as another one: arrays and maps of structs.
+    """Whether the library (pyiceberg 0.12) reads or writes a value as another one.
 
-    It makes them anew without the mask of their nulls, so that a null becomes an empty array or map.
+    That happens to arrays and maps of structs. It rebuilds them without the mask of their nulls, so that a null becomes
+    an empty array or map.
     """
     kind = values.type
     if not _holds_structs(kind):
