@@ -22,12 +22,17 @@ PLOTS: Final = ROOT / "docs" / "assets"
 
 INTRO: Final = """# Performance
 
-One row a measurement, the slow ones included. Each is the median of runs that alternate with those of the others on one
-machine, so that a busy moment meets all of them. *Ratio* is above 1 where lakebed is better, and **bold** where other
-software is; where all were measured as often it is the median of the rounds' ratios, which need not be that of the
-medians. A peer such as `none-sealed` is lakebed itself in another state, or the bare write below it. The figures
-are of one small machine ({machine}); `make bench SCALE=1` measures them on yours and writes this page again. Samples,
-requests, bytes and targets are in [bench/results](../bench/results), [as tables](../bench/RESULTS.md).
+Each row is one measurement. The table includes the measurements in which lakebed is slow.
+
+- A figure is the median of runs. The runs of lakebed and of the others alternate on one machine, so that a busy moment
+  affects all of them.
+- *Ratio* is above 1 where lakebed is better, and **bold** where other software is better. If all were measured equally
+  often, it is the median of the rounds' ratios, which can differ from the ratio of the medians.
+- A peer such as `none-sealed` is lakebed itself in another state, or the bare write below it.
+- The figures are of one small machine ({machine}). `make bench SCALE=1` measures them on your machine and writes this
+  page again.
+
+Samples, requests, bytes and targets are in [bench/results](../bench/results), [as tables](../bench/RESULTS.md).
 """
 
 SUITES: Final = {
@@ -42,10 +47,10 @@ SUITES: Final = {
     ),
     "kv": (
         "Databases",
-        "A million keys of 16 bytes with values of 100, against RocksDB and SlateDB, each driven from Python; no log "
-        "synced, equal bytes of cache. RocksDB hands the log record of each put to the operating system before the put "
-        "returns; lakebed gathers the records of puts that do not wait, for a tenth of a second at most, but where it "
-        "says 'handed over'. Times are for one key, one row, or the whole.",
+        "A million keys of 16 bytes with values of 100 bytes, against RocksDB and SlateDB. Each is driven from Python, "
+        "syncs no log and has equal bytes of cache. RocksDB hands the log record of each put to the operating system "
+        "before the put returns. lakebed gathers the records of puts that do not wait, for a tenth of a second at "
+        "most, except in rows that say 'handed over'. Times are for one key, one row, or the whole.",
     ),
     "repo": (
         "Repositories",
@@ -53,36 +58,36 @@ SUITES: Final = {
     ),
     "lakefs": (
         "The server and lakeFS",
-        "Against lakeFS's own server, both on local storage, asked by 16 connections that stay open. Uploads wait for "
-        "the disk here; lakeFS's records do, and its objects never. A time is of the whole: with 16 clients a request "
-        "takes 16 times as long.",
+        "Against lakeFS's own server, both on local storage. 16 connections that stay open send the requests. In "
+        "lakebed, uploads wait for the disk. In lakeFS, records wait for the disk and objects never do. A time is for "
+        "the whole load: with 16 clients, one request takes 16 times as long.",
     ),
     "fleet": ("Tenants", "A log, a control plane and nodes as processes of one machine."),
     "catalog": (
         "Catalogs",
-        "Clients of other engines through the server, which is a process of its own and syncs what it writes; the "
+        "Clients of other engines through the server. The server is a process of its own and syncs what it writes. A "
         "client's commit to a folder syncs nothing.",
     ),
 }
 """By the name of the file with results: heading, and what was measured. A suite that was never run is left out."""
 
 REASONS: Final = {
-    "kv": "Where RocksDB is quicker, it is by what an interpreter costs. A get that is not cached takes about twenty "
-    "steps of Python around a microsecond of checksum and decompression, and one of RocksDB a single call. Absent"
-    " keys asked one by one are a filter's work of a few nanoseconds, and the steps around it decide. "
-    "Gets by threads have pieces of native work that are "
-    "shorter than handing over the interpreter's lock, so threads take turns. Short scans ask each sorted file "
-    "and the memtable in Python, one or two times a scan. An Arrow file is decompressed by all processors, a scan"
-    " by one. [The design](design/0055-pages-of-sorted-files.md#measured) has the parts and what was tried.",
-    "catalog": "A commit of pypaimon through the server is two requests: the newest snapshot, and the commit. For "
-    "each the client makes a catalog, a session and a connection, which takes 1.6 ms of its processor "
-    "time, and none of this depends on what the server answers: the snapshot is asked for in every try, "
-    "the reply to a commit is a single boolean, and the client keeps no reply. So a server that answered "
-    "at once would leave 6.8 ms, which is more than 1.3 times the commit on files and one request on an "
-    "open connection. From the next measurement on, the target counts both requests as the client makes "
-    "them. [The design](design/0057-paimon-rest-catalog.md#cost) has the server's part.",
+    "kv": "Where RocksDB is faster, the cost of the interpreter is the reason. A get that is not cached takes about "
+    "twenty steps of Python around a microsecond of checksum and decompression; in RocksDB it is a single call. For "
+    "absent keys that are asked one by one, the filter works a few nanoseconds, and the steps around it determine the "
+    "time. Gets by threads have pieces of native work that are shorter than handing over the interpreter's lock, so "
+    "threads take turns. Short scans ask each sorted file and the memtable in Python, once or twice for each scan. All "
+    "processors decompress an Arrow file, but only one decompresses for a scan. "
+    "[The design](design/0055-pages-of-sorted-files.md#measured) has the parts and what was tried.",
+    "catalog": "A commit of pypaimon through the server is two requests: the newest snapshot, and the commit. For each "
+    "request the client makes a catalog, a session and a connection, which takes 1.6 ms of its processor time. None of "
+    "this depends on the server's answer: the client asks for the snapshot in every try, the reply to a commit is a "
+    "single boolean, and the client keeps no reply. So a server that answered at once would leave 6.8 ms, which is more "
+    "than 1.3 times the commit on files and one request on an open connection. From the next measurement on, the target "
+    "counts both requests as the client makes them. [The design](design/0057-paimon-rest-catalog.md#cost) has the "
+    "server's part.",
 }
-"""Below the rows of a suite: why some stay behind."""
+"""Below the rows of a suite: why lakebed is slower in some."""
 
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 _MACHINE: Final = "{cores} cores, {architecture}, {system}, Python {python}"
@@ -108,9 +113,9 @@ LABELS: Final = {
     "paimon_config": "config of the catalog, 16 connections",
     "paimon_config_cpu": "processor time of the server for one of these requests",
     "append_write": "append a million rows",
-    "append_read": "read them",
+    "append_read": "read a million rows",
     "pk_write": "write a million keys",
-    "upsert": "upsert 100,000 of them",
+    "upsert": "upsert 100,000 of the keys",
     "merge_read": "read, merging the upserts",
     "commit": "commit ten rows, durable",
     "tag_create": "create a tag",
@@ -127,9 +132,9 @@ LABELS: Final = {
     "lakefs/commit_10k": "commit 10,000 staged objects",
     "upload_4k": "upload an object of 4 KiB",
     "upload_4k_unsynced": "the same without waiting for the disk",
-    "first_page_deleted_100k": "first page of a branch whose objects are deleted, but for one",
+    "first_page_deleted_100k": "first page of a branch in which all objects but one are deleted",
     "s3_get_4k": "get an object of 4 KiB through S3",
-    "s3_put_4k": "put one",
+    "s3_put_4k": "put an object of 4 KiB through S3",
     "s3_get_100mb": "get an object of 100 MB through S3",
     "peak_memory": "most memory of the server",
     "java_floor": "a statement on an empty file",
