@@ -82,10 +82,10 @@ REASONS: Final = {
     "catalog": "A commit of pypaimon through the server is two requests: the newest snapshot, and the commit. For each "
     "request the client makes a catalog, a session and a connection, which takes 1.6 ms of its processor time. None of "
     "this depends on the server's answer: the client asks for the snapshot in every try, the reply to a commit is a "
-    "single boolean, and the client keeps no reply. So a server that answered at once would leave 6.8 ms, which is more "
-    "than 1.3 times the commit on files and one request on an open connection. From the next measurement on, the target "
-    "counts both requests as the client makes them. [The design](design/0057-paimon-rest-catalog.md#cost) has the "
-    "server's part.",
+    "single boolean, and the client keeps no reply. So a server that answered at once would leave 6.8 ms, which is "
+    "more than 1.3 times the commit on files and one request on an open connection. From the next measurement on, "
+    "the target counts both requests as the client makes them. "
+    "[The design](design/0057-paimon-rest-catalog.md#cost) has the server's part.",
 }
 """Below the rows of a suite: why lakebed is slower in some."""
 
