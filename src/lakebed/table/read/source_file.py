@@ -8,7 +8,7 @@ Owns: `SourceFile` and `open_source`. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -230,36 +230,32 @@ class SourceFile:
     def row_groups(self, where: Predicate | None) -> list[int] | None:
         """Row groups whose statistics do not exclude a match; None: all.
 
-        Only conjuncts on columns that satisfy `_have_bounds` are used.
+        Only conjuncts whose columns all `_has_bounds` are used.
         """
         data_file = self._opened
-        if where is None or data_file.row_group_count < 2:
+        if where is None or data_file.row_group_count < 2 or not is_small(where):
             return None
-        used = all_of(part for part in conjuncts(where) if self._have_bounds(columns_of(part)))
-        if used is None or not is_small(used):
-            return None
-        return data_file.row_groups_for(to_arrow(used, arrow_schema(self._fields)))
+        bounded = {name for name in columns_of(where) if self._has_bounds(name)}
+        used = all_of(part for part in conjuncts(where) if columns_of(part) <= bounded)
+        return None if used is None else data_file.row_groups_for(to_arrow(used, arrow_schema(self._fields)))
 
-    def _have_bounds(self, names: Iterable[str]) -> bool:
-        """Whether some columns have the same names and types in the file as in the plan, and none of them is a float.
+    def _has_bounds(self, name: str) -> bool:
+        """Whether a column has the same name and type in the file as in the plan, and is no float.
 
         The file's statistics ignore NaN, which may match a negated predicate. Timestamps in INT96 have no zone, and
         Arrow does not compare them with those that have one.
         """
-        by_name = {column.name: column for column in self._fields}
-        zones = {
-            field.name: getattr(field.type, "tz", None) for field in self._opened.metadata.schema.to_arrow_schema()
-        }
-        for name in names:
-            column = by_name.get(name)
-            if column is None or name not in zones or column.type in ("FLOAT", "DOUBLE"):
-                return False
-            file_field = self._in_file.get(column.id)
-            if file_field is None or (file_field.name, file_field.type) != (name, column.type):
-                return False
-            if zones[name] != getattr(arrow_type(column.type), "tz", None):
-                return False
-        return True
+        column = next((field for field in self._fields if field.name == name), None)
+        if column is None or name not in self._opened.column_names or column.type in ("FLOAT", "DOUBLE"):
+            return False
+        file_field = self._in_file.get(column.id)
+        if file_field is None or (file_field.name, file_field.type) != (name, column.type):
+            return False
+        kind = arrow_type(column.type)
+        if not pa.types.is_timestamp(kind):
+            return True
+        stored = self._opened.metadata.schema.to_arrow_schema().field(name).type
+        return bool(pa.types.is_timestamp(stored) and (stored.tz is None) == (kind.tz is None))
 
     def adapt(self, table: pa.Table, *system: str) -> pa.Table:
         """The columns of a file with the plan's names and types, system columns last."""
