@@ -239,7 +239,7 @@ def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
 
 
 def nearest_later(dead: IntArray, versions: IntArray) -> IntArray:
-    """The oldest version that is not older than each (first) death; `UNKNOWN` where there is none."""
+    """The oldest version at or after each death, or the earliest possible death; `UNKNOWN` where there is none."""
     at = np.searchsorted(versions, dead, side="left")
     return np.append(versions, UNKNOWN)[at]
 

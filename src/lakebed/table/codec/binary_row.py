@@ -7,13 +7,17 @@ Layout (DO NOT CHANGE: on disk, shared with other clients)::
     slots          8 bytes a field, little-endian
     variable part  whole 8-byte words
 
-A slot holds the value itself (booleans and integers sign-cut to their width, floats, DATE as days, TIME as
-milliseconds, DECIMAL of at most 18 digits as unscaled int64, TIMESTAMP of precision <= 3 as milliseconds), or at most 7
-bytes of a string with ``0x80 | length`` in the last byte, or ``offset << 32 | length`` of a longer one, or
-``offset << 32 | nanoseconds of the millisecond`` of a finer timestamp whose milliseconds are at the offset. Offsets
-count from the header's first byte. A DECIMAL above 18 digits is stored as big-endian two's complement in 16 bytes. The
-slot of a null is zero, without a variable part. Nested types are encoded as null only: they are never keys and have no
-statistics.
+A slot holds one of these:
+
+- the value itself: booleans and integers sign-cut to their width, floats, DATE as days, TIME as milliseconds, DECIMAL
+  of at most 18 digits as unscaled int64, TIMESTAMP of precision <= 3 as milliseconds;
+- at most 7 bytes of a string, with ``0x80 | length`` in the last byte;
+- ``offset << 32 | length`` of a longer string;
+- ``offset << 32 | nanoseconds of the millisecond`` of a finer timestamp, whose milliseconds are at the offset;
+- zero for a null, without a variable part.
+
+Offsets count from the header's first byte. A DECIMAL above 18 digits is stored as big-endian two's complement in 16
+bytes. Nested types are encoded as null only: they are never keys and have no statistics.
 """
 
 from __future__ import annotations

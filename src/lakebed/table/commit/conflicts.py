@@ -31,7 +31,7 @@ def rests_on_state(entries: pa.Table) -> bool:
 
 
 def touches(entries: pa.Table, others: pa.Table) -> bool:
-    """Whether another commit's delta may conflict with `entries`: they rest on state, and share a bucket with it."""
+    """Whether another commit's delta may conflict with `entries`: it rests on state and shares a bucket with them."""
     return rests_on_state(others) and writes_same_buckets(entries, others)
 
 

@@ -1,8 +1,8 @@
 """Names of the options of merge engines, and the columns that they name. Pure.
 
-Owns: the names, and the check of a new table's options. If an option belongs to a column that the table does not have,
-or is of a kind that no engine here reads, it is refused when a table is created, and ignored in a table of another
-client.
+Owns: the names, and the check of a new table's options. An option without effect is refused when a table is created,
+and ignored in a table of another client: one that belongs to a column that the table does not have, or that no engine
+here reads.
 
 Knows no engine: a table is opened and listed without loading them.
 """

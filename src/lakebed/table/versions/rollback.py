@@ -1,10 +1,15 @@
 """Roll back: `rollback_to` (later versions are deleted) and `rollback_to_as_latest` (history is kept).
 
 Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest; after a crash, a later verb calls it. The
-order: store the intent, pin the target with a hidden tag (by the protocol of `Tags.create`, so that expiry and rollback
-see each other), commit latest + 1 equal to the target, remove the pin, and the later snapshots and tags. A crash before
-the commit changes nothing that a reader sees. After the commit, the target is the newest version, and the next verb
-completes the rest.
+order:
+
+1. Store the intent.
+2. Pin the target with a hidden tag, by the protocol of `Tags.create`, so that expiry and rollback see each other.
+3. Commit latest + 1, equal to the target.
+4. Remove the pin, and the later snapshots and tags.
+
+A crash before the commit changes nothing that a reader sees. After the commit, the target is the newest version, and
+the next verb completes the rest.
 
 Invariants:
 - The commit's delta is exactly the difference to the newest snapshot; restored files carry their first commit snapshot.
