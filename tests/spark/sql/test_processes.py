@@ -121,12 +121,13 @@ def test_a_killed_worker_is_replaced(spark: SparkSession, sql: Run, keyed: Lake)
 
 
 def test_a_bridge_that_does_not_answer_is_ended(session: SparkSession, sql: Run, keyed: Lake, tmp_path: Path) -> None:
-    """One that another statement's process does not share: it is stopped while the statement waits."""
+    """It is stopped while the statement waits; programs are told that the statement may be run again."""
     hello = f'{{"lakebed": "{lakebed.__version__}"}}'
     python = script(tmp_path / "slow", f"echo '{hello}'\nexec sleep 600")
     catalog(session, "slow", keyed, **{".python": python, ".timeout": "1"})
-    with pytest.raises(PySparkException, match="did not answer load within 1 s"):
+    with pytest.raises(PySparkException, match="did not answer load within 1 s") as caught:
         session.sql("SELECT * FROM slow.db.k")
+    assert caught.value.getSqlState() == "58030"
     assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
 
 

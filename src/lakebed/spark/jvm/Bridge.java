@@ -62,7 +62,7 @@ final class Bridge {
         }
       }
       throw repeats
-          ? Errors.mistake(gone.getMessage())
+          ? Errors.unavailable(gone.getMessage())
           : Errors.unknown(
               gone.getMessage() + " It is not known whether " + verb
                   + " has changed the table: look at its snapshots, then run the statement again.");

@@ -17,6 +17,11 @@ final class Errors {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("invalid_request", "InvalidRequest", message));
   }
 
+  /** As {@link #mistake}, of a request that changes nothing and got no answer. */
+  static RuntimeException unavailable(String message) {
+    return Errors.<RuntimeException>thrown(new LakebedAnalysisException("process_ended", "Unavailable", message));
+  }
+
   /** As {@link #mistake}, of a change that may have happened. */
   static RuntimeException unknown(String message) {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("outcome_unknown", "OutcomeUnknown", message));
