@@ -152,10 +152,11 @@ def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterato
 
 
 Told = Literal["every", "net", "net-exact"]
-"""Which rows of changelog files are returned. "every": all of them.
+"""Which rows of changelog files are returned.
 
-"net": the net change of each key, where a deleted row may have existed before. "net-exact": the net change, where the
-files contain every row since the table was empty.
+- "every": all of them.
+- "net": the net change of each key, where a deleted row may have existed before.
+- "net-exact": the net change, where the files contain every row since the table was empty.
 """
 
 

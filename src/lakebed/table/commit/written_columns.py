@@ -1,9 +1,9 @@
-"""Whether what another client wrote has the columns of the schema that it names.
+"""Whether files that another client wrote have the columns of the schema that they name.
 
 In a branch of a repository a reset takes schemas back, and the next change of the columns gives another schema the same
-id. A client that has the table open since before writes under the old one, and its commit names nothing but that id:
-its values would be shown in other columns, or in none. So one of its files is looked at: a client has one view of the
-columns.
+id. A client that opened the table before the reset writes with the old schema, and its commit names nothing but that
+id. Its values would be shown in other columns, or in none. So one of its files is read for each schema: a client has
+one view of the columns.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def check_columns(
     """Raise if new files have other columns than their schemas; only in a branch of a repository.
 
     Args:
-        entries: of a change.
-        schema: the newest.
-        select_new: of the entries that add files in the table's own folders, those of files that no version has.
+        entries: the entries of a change.
+        schema: the newest schema.
+        select_new: selects the entries that add, in the table's own folders, files that no version has.
 
-    Raises `Conflict`, kind ``schema_changed``. Cost: nothing elsewhere; 1 HEAD and 1 GET a schema of the new files.
+    Raises `Conflict`, kind ``schema_changed``. Cost: nothing elsewhere; 1 HEAD and 1 GET for each schema of the new
+    files.
     """
     if not is_taken_back(branch):
         return
@@ -64,7 +65,7 @@ def check_columns(
             try:
                 footer = read_footer(branch.store, f"{folder}/{name}", size_bytes=size_bytes)
             except (NotFound, Corruption):
-                continue  # in another folder; or damaged, which its readers say
+                continue  # in another folder; or damaged, which readers report
             other = _find_other(footer.schema.to_arrow_schema(), branch.schemas.load(schema_id))
             if other is not None:
                 raise Conflict(
@@ -77,7 +78,7 @@ def check_columns(
 
 
 def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
-    """A column of a file that a schema does not have, or as another kind of type."""
+    """A column of a file that a schema lacks, or has as another kind of type."""
     for field in written:
         if field.name in SYSTEM_COLUMNS or field.name.startswith(KEY_PREFIX):
             continue
@@ -88,6 +89,6 @@ def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
 
 
 def _is_alike(written: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types may be those of one column: clients write some types differently."""
+    """Whether two types may belong to one column: clients write some types differently."""
     ours, theirs = ([is_kind(kind) for is_kind in _KINDS] for kind in (written, wanted))
     return ours == theirs or not any(ours) or not any(theirs)

@@ -39,7 +39,7 @@ def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members]
 
 
 def change_part(parsed: Type, path: Sequence[str], change: Callable[[Type], Type]) -> Type:
-    """Return a type after the part of it at a path got another type.
+    """Return a type after the part at a path got another type.
 
     Raises `InvalidRequest`: the path does not lead to a part; and what `change` raises.
     """
@@ -113,7 +113,7 @@ def carry_nested(column: pa.ChunkedArray, stored: Type, wanted: Type) -> pa.Chun
     Args:
         column: the column as a file has it.
         stored: the column's type in the schema that the file was written with.
-        wanted: the present type; it differs only in the members of rows.
+        wanted: the present type, of the same shape except for the members of rows.
 
     Raises `pyarrow.ArrowInvalid`: a value does not fit a wider type. Cost: no copy, except for wider types.
     """
