@@ -16,6 +16,7 @@ from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.table.exports import ExportOptions, ExportReport, export_table
 from lakebed.table.imports import ImportOptions
+from lakebed.table.model.model import DataField
 
 Rows = Callable[[int, int], pa.Table]
 Plain = Callable[[pa.Table], list[str]]
@@ -162,6 +163,22 @@ def test_nulls_are_not_exported_as_empty(
     export_table(table, str(tmp_path / "out"), format=format, options=options)
     import_table(lake, "back", str(tmp_path / "out"), format=format)
     assert plain(lake.table("back").read()) == plain(table.read(version=options.version))
+
+
+@pytest.mark.parametrize(
+    "type", ["TIME(3)", "TIMESTAMP(0)", "TIMESTAMP(3)", "TIMESTAMP(6)", "TIMESTAMP_LTZ(3)", "DATE"]
+)
+def test_partitions_of_times_come_back(lake: Lake, tmp_path: Path, plain: Plain, type: str) -> None:
+    """Folders spell microseconds, which an import takes where the column has fewer digits, and nothing is lost."""
+    columns = [DataField(0, "p", type), DataField(1, "v", "INT")]
+    table = lake.create_table("t", columns, partition_keys=["p"])
+    kind = table.arrow_schema.field("p").type
+    ticks = pa.array([0, 1, 999, 86_399, None], pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    table.append(pa.table({"p": ticks, "v": pa.array(range(5), pa.int32())}))
+    export_table(table, str(tmp_path / "out"), format="parquet")
+    lake.create_table("back", columns, partition_keys=["p"])
+    import_table(lake, "back", str(tmp_path / "out"), format="parquet")
+    assert plain(lake.table("back").read()) == plain(table.read())
 
 
 def test_a_table_of_partition_columns_alone_keeps_its_rows(lake: Lake, tmp_path: Path) -> None:

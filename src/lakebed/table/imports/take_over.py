@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere, place_of
@@ -319,14 +320,26 @@ def _take_file(
 
 
 def _one(value: pa.Scalar, kind: str) -> pa.Array:
+    target = arrow_type(kind)
     try:
-        return pa.array([value.as_py()], value.type).cast(arrow_type(kind))
+        return _parse_moments(pa.array([value.as_py()], value.type), target).cast(target)
     except pa.ArrowException as wrong:
         raise InvalidRequest(
             f"The source's partition value {value} does not fit the table's type {kind}: import into a table with "
             "another type.",
             kind="invalid_partition",
         ) from wrong
+
+
+def _parse_moments(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts of times in microseconds, which folders spell whatever the column has; other values as they are."""
+    if not pa.types.is_string(values.type):
+        return values
+    if pa.types.is_time(target):  # Arrow (26.0) reads it from no text but that of a timestamp
+        moments = pc.binary_join_element_wise("1970-01-01T", values, "").cast(pa.timestamp("us"))
+        return moments.cast(pa.time64("us"))
+    is_coarse = pa.types.is_timestamp(target) and target.unit != "ns"
+    return values.cast(pa.timestamp("us", target.tz)) if is_coarse else values
 
 
 # ---- files that stay where they are
