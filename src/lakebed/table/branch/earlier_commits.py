@@ -17,7 +17,7 @@ from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 def find_commit(branch: TableBranch, commit_user: str, commit_identifier: int) -> Snapshot | None:
     """The snapshot that was committed with this pair, or the newest one if that has expired; None: not committed yet.
 
-    For callers to whom preparing a commit again is expensive. Cost: 1 probe + 1 GET (newest snapshot).
+    For callers for which preparing a commit again is expensive. Cost: 1 probe + 1 GET (newest snapshot).
     """
     head = branch.snapshots.latest()
     if head is None:

@@ -101,7 +101,7 @@ def _read(store: ObjectStore, *, name: str, path: str) -> TagEntry | None:
 
 
 def _load_known(store: ObjectStore, path: str) -> dict[int, tuple[int, int]]:
-    """Key -> (snapshot id, expiry or -1); empty when the index is missing or unreadable, for it is only a hint."""
+    """Key -> (snapshot id, expiry or -1); empty when the index is missing or unreadable: it is only a hint."""
     try:
         body = bytes(store.get(path))
     except NotFound:

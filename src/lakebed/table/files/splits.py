@@ -418,7 +418,7 @@ def _dense_ranges(entries: pa.Table, schema: TableSchema) -> tuple[IntArray, Int
 
 
 def _column(entries: pa.Table, name: str, *, absent: int | None = None) -> IntArray:
-    """An integer column as int64, with `absent` in place of null."""
+    """An integer column as int64, with `absent` instead of null."""
     column = entries.column(name)
     if absent is not None and column.null_count:
         column = pc.fill_null(column, absent)
