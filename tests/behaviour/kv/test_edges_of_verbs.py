@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import threading
+import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
 from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound
+from lakebed.kv.clone import create_clone
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import destroy
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Job, Manifest, Owner
-from lakebed.kv.options import CheckpointOptions, CollectorOptions
+from lakebed.kv.options import CheckpointOptions, CollectorOptions, ReaderOptions
 from lakebed.kv.publisher import CompactorPublisher, newest_file_id
+from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.versions import find_version, version_of
 from lakebed.lsm.model import Run
 from lakebed.lsm.plan import CompactionTask
+from lakebed.objects import ObjectStore, open_store
+from lakebed.testing import Call, ManualClock, StoreWrapper
 from worlds.errors import raises
-from worlds.kv.manual_database import ManualDatabase
+from worlds.kv.manual_database import ManualDatabase, key_of, value_of
+
+R = TypeVar("R")
 
 
 def change(manual: ManualDatabase, **fields: Any) -> Manifest:
@@ -284,3 +294,45 @@ def test_a_compaction_that_lost_a_race_is_planned_again(manual: ManualDatabase, 
         shown = manual.numbers(reader)
     assert set(shown) <= {0, 1, 2}
     assert 2 in shown
+
+
+# ---- clones
+
+
+class _Slow(StoreWrapper):
+    """A store whose log objects take time to read: each as much of a clock."""
+
+    def __init__(self, inner: ObjectStore, clock: ManualClock, object_s: float) -> None:
+        super().__init__(inner)
+        self._clock, self._object_s, self._turn = clock, object_s, threading.Lock()
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call, and let its time pass."""
+        if call.kind == "get" and call.path.startswith("wal/"):
+            with self._turn:
+                self._clock.advance(self._object_s)
+        return perform()
+
+
+@pytest.mark.parametrize(("part", "renewals"), [(0.0, 0), (0.3, 1), (0.6, 2), (0.9, 2)])
+def test_the_pins_of_a_clone_live_on_while_it_copies(manual: ManualDatabase, part: float, renewals: int) -> None:
+    """When half of their lifetime is over, however long it takes; five times eight log objects here."""
+    with manual.open() as database:
+        for number in range(40):
+            database.put(key_of(number), value_of(number))
+        database.flush()
+    lifetime = timedelta(seconds=80)
+    object_s = part * 40 / 8
+    slow = DatabaseLocation(
+        open_store(f"memory://{uuid.uuid4()}/clone", environment=manual.environment),
+        manual.environment,
+        lambda url: _Slow(open_store(url, environment=manual.environment), manual.clock, object_s),
+    )
+    before = newest(manual).manifest_id
+    create_clone(slow, manual.place().url, pin_lifetime=lifetime)
+    with DatabaseReader.open(slow, options=ReaderOptions(background=False, cache_bytes=0)) as reader:
+        assert manual.numbers(reader) == list(range(40))
+    (pin,) = (pin for pin in newest(manual).checkpoints if pin.owner.kind == "clone")
+    assert pin.expires_at_ms is None
+    plain = 2  # its pin, which then has no end
+    assert newest(manual).manifest_id - before == plain + renewals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ import pytest
 from lakebed.errors import Fenced, InternalError, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.kv.claim import claim_writer
 from lakebed.kv.group_commit import GroupCommit, LogGroups
+from lakebed.kv.layout import wal_path
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.errors import raises
 from worlds.kv.places import fresh
+from worlds.meanwhile import Meanwhile
 
 ROW_BYTES = len(b"k0000") + len(b"v")
 
@@ -124,6 +127,24 @@ def test_a_fence_is_the_owner_of_what_comes(sealed: int, is_tried: bool) -> None
     log.write(1)
     with pytest.raises(Fenced):
         log.groups.append_oldest()
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_record_that_is_collected_during_a_look_is_looked_for_again(is_fenced: bool) -> None:
+    """An append landed without a reply, was there, and is gone when it is read: then it is known who owns the log."""
+    log = Log()
+    log.write(1)
+    log.groups.seal()
+    (group,) = log.groups._sealed
+    group.body = log.wal.encode(group.memtable.log(0, 1), id=group.wal_id, epoch=log.claim.epoch)
+    log.wal.append(group.wal_id, group.body)
+    if is_fenced:
+        log.wal.fence(group.wal_id + 1, log.claim.epoch + 1)
+    path = wal_path(group.wal_id)
+    store = Meanwhile(log.place.store, lambda: log.place.store.delete([path]), counts=lambda call: call.kind == "get")
+    log.groups._wal = WalLog(replace(log.place, store=store))
+    assert log.groups.newest_owner() == (log.claim.epoch + is_fenced, 0)
+    assert store.happened is not None
 
 
 @pytest.mark.parametrize(("waited_ms", "slept_ms"), [(0, 10), (4, 6), (9, 1), (10, 0), (50, 0)])
