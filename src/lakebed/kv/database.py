@@ -69,7 +69,7 @@ class Database(ReadVerbs, Closing):
         check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
-        location = location.require_folder()
+        location = location.require_folder(held=True)
         claim = claim_writer(
             location,
             options=options,
@@ -519,6 +519,7 @@ class Database(ReadVerbs, Closing):
                 writer.shorten_log()
                 writer.leave()
             self._is_finished = True
+            self.admin.location.store.release_folder()
             writer.commit.check_untold()
 
     def abandon(self) -> None:
@@ -530,6 +531,7 @@ class Database(ReadVerbs, Closing):
         self._writer.abandon()
         self._closing = self._writer.environment.runtime.lock()
         self._is_finished = True
+        self.admin.location.store.release_folder()
         self._latest = self._raise_closed
 
     # ---- properties

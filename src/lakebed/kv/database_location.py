@@ -79,9 +79,9 @@ class DatabaseLocation:
         if not self.is_probed:
             probe_create_only(self.store, environment=self.environment)
 
-    def require_folder(self) -> DatabaseLocation:
+    def require_folder(self, *, held: bool) -> DatabaseLocation:
         """The same place for who keeps it open; see `ObjectStore.require_folder`."""
-        return replace(self, store=self.store.require_folder())
+        return replace(self, store=self.store.require_folder(held=held))
 
     def other(self, url: str) -> DatabaseLocation:
         """Another database's location, in the same environment."""

@@ -501,6 +501,9 @@ class AccountedStore(ObjectStore):
         view._driver = self._driver.require_folder(self._folder, held=held)
         return view
 
+    def release_folder(self) -> None:
+        self._driver.release_folder()
+
     def count(self) -> AbstractContextManager[RequestCounts]:
         return self._shared.counter.count(self._folder)
 

@@ -56,6 +56,10 @@ class Driver(Protocol):
         """The driver for `ObjectStore.require_folder` of a folder. Where there are no folders, the driver itself."""
         return self
 
+    def release_folder(self) -> None:
+        """See `ObjectStore.release_folder`."""
+        return
+
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """One GET."""
 

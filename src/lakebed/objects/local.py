@@ -156,6 +156,10 @@ class LocalDriver(Driver):
         view._required = _RequiredFolder(self._place(folder), held=held)
         return view
 
+    def release_folder(self) -> None:
+        if self._required is not None:
+            self._required.release()
+
     @property
     def root_url(self) -> str:
         """``file:///absolute/path``."""
@@ -736,6 +740,7 @@ class _RequiredFolder:
         self._is_held = held
         self._was_there = False
         self._identity: tuple[int, int] | None = None
+        self._close: Callable[[], object] | None = None
         self.look()
 
     def look(self) -> None:
@@ -744,8 +749,14 @@ class _RequiredFolder:
         if self._is_held and self._identity is None and self._was_there:
             with suppress(OSError):
                 descriptor = os.open(self.place, _OPEN_PLACE)
-                weakref.finalize(self, os.close, descriptor)
+                self._close = weakref.finalize(self, os.close, descriptor)
                 self._identity = _identity(os.fstat(descriptor))
+
+    def release(self) -> None:
+        """Hold the folder no longer. Again is a no-op."""
+        self._is_held = False
+        if self._close is not None:
+            self._close()
 
     def is_gone(self) -> bool:
         """Whether a folder that was there is not. Cost: 1 system call."""

@@ -274,9 +274,13 @@ class ObjectStore(Protocol):
         Args:
             held: also write and delete nothing in another folder that was put in its place.
 
-        Cost: if `held`, a descriptor for the life of the view, and a system call a write; on object stores nothing.
+        Cost: if `held`, a descriptor until `release_folder`, and a system call a write; on object stores nothing.
         """
         return self
+
+    def release_folder(self) -> None:
+        """End what `held` asked for in `require_folder`, of this view and of all that were made of it."""
+        return
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         """Count requests made inside the ``with`` block, by this store and its sub-stores, from all threads."""
