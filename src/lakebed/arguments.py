@@ -1,11 +1,12 @@
-"""Arguments of public verbs, checked by their declared types: a wrong one is one sentence, before anything is done.
+"""Checks of the arguments of public verbs against their declared types, before a verb has any effect.
 
-Owns: `check_arguments`, with which a class checks its verbs, `check_function` for one of a module, `check_keywords`
-for ``**options``, and `check_limit`. The check reads the words of annotations and knows those that are listed here;
-what has another annotation, such as rows, predicates and times, checks itself. Truth values are not checked, as in
-Python.
+Owns: `check_arguments`, which a class applies to its verbs, `check_function` for one function of a module,
+`check_keywords` for ``**options``, and `check_limit`. A check reads the text of an annotation and knows the texts that
+are listed here. Verbs check arguments with other annotations themselves, such as rows, predicates and times. Booleans
+are not checked: as in Python, any value is true or false.
 
-Invariants: an argument of the declared type passes unchanged; numbers of numpy are numbers.
+Invariants: an argument of the declared type passes unchanged. NumPy's numbers count as numbers. A wrong argument raises
+an error of one sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 Check = Callable[[object], bool]
 Long = int
-"""What is stored, and other clients read: a whole number of 64 bits."""
+"""A whole number of 64 bits: for values that are stored and that other clients read."""
 
 
 def _are_texts(values: object) -> bool:
@@ -61,7 +62,7 @@ def _is_utf_8(value: object) -> bool:
 
 
 def _is_a(name: str) -> Check:
-    """Whether a value is of the class of this name, which may be one that is loaded on first use."""
+    """Return a check whether a value is of the class of this name, which may be loaded on first use only."""
     return lambda value: any(it.__name__ == name for it in type(value).__mro__)
 
 
@@ -120,11 +121,11 @@ _KINDS: Final[Mapping[str, tuple[str, Check]]] = {
     **{name: (name, _is_a(name)) for name in _OPTIONS},
     **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
 }
-"""By the words of an annotation: what an argument is, and whether a value is one."""
+"""By the text of an annotation: words for what the argument is, and the check whether a value is such an argument."""
 
 
 def check_arguments(cls: C) -> C:
-    """Let every public method of a class refuse arguments of wrong types, with `InvalidRequest` (``wrong_type``).
+    """Make every public method of a class refuse arguments of wrong types with `InvalidRequest` (``wrong_type``).
 
     Cost: a few microseconds a call.
     """
@@ -144,7 +145,7 @@ def check_function(function: F) -> F:
 
 
 def check_keywords(given: Mapping[str, object], known: type) -> None:
-    """Refuse keywords that a `TypedDict` does not declare, or of other types: Python lets ``**options`` take any.
+    """Refuse keywords that a `TypedDict` does not declare or that have another type: ``**options`` accepts any.
 
     Raises `TypeError`: an unknown keyword; `InvalidRequest` (``wrong_type``).
     """
@@ -183,13 +184,13 @@ def _check_calls(method: F, *, is_method: bool = True) -> F:
 
 @functools.cache
 def _choices(annotation: str) -> tuple[tuple[str, Check], ...]:
-    """What an argument may be; empty: anything."""
+    """Return the alternatives of an annotation. Empty: the argument is not checked."""
     words = annotation.split(" | ")
     return tuple(_KINDS[word] for word in words) if all(word in _KINDS for word in words) else ()
 
 
 def check_argument(name: str, value: object, annotation: str) -> None:
-    """Refuse an argument that is not what its annotation says, in the words of `check_arguments`."""
+    """Refuse an argument that does not match its annotation, with the error of `check_arguments`."""
     choices = _choices(annotation)
     if not choices or any(fits(value) for _, fits in choices):
         return
@@ -204,7 +205,10 @@ def check_argument(name: str, value: object, annotation: str) -> None:
 
 
 def check_limit(limit: int | None) -> int | None:
-    """A limit of rows, no larger than a count can be; None: all. Raises `InvalidRequest`: it is no count."""
+    """Return a limit of rows, reduced to the largest possible count; None: all rows.
+
+    Raises `InvalidRequest`: the limit is not a count.
+    """
     if limit is None:
         return None
     if (type(limit) is not int and not _is_whole(limit)) or limit < 0:

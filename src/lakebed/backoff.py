@@ -1,14 +1,15 @@
 """Retries: the attempts of one call, with pauses between them, until a deadline or a number of attempts is reached.
 
-Owns: `Pauses`, how long each pause is, and `Backoff`, whether another attempt begins, and why the last one failed. Time
-is the injected clock's and randomness the injected generator's, so a simulation repeats a run.
+Owns: `Pauses`, which decides how long each pause is, and `Backoff`, which decides whether another attempt begins and
+remembers why the last one failed. Time comes from the injected clock and randomness from the injected generator, so a
+simulation can repeat a run.
 
-Invariants: the first attempt begins at once. No attempt begins after the deadline: a pause that would pass it ends at
-it, and after one in which the process stood still none begins. No pause is made that no attempt follows. A pause takes
-one number of the generator, and none without jitter.
+Invariants: the first attempt begins at once. No attempt begins after the deadline: a pause that would go beyond the
+deadline is cut at it, and if the process stood still during a pause until after the deadline, no attempt follows. Apart
+from that case, an attempt follows each pause. A pause takes one number from the generator, and none without jitter.
 
-Does not know: what is attempted, and which errors are worth a retry. The caller catches those and no others, and raises
-what follows from the last one.
+Does not know: what is attempted, and which errors are worth a retry. The caller catches only these errors, and decides
+what to raise after the last one.
 """
 
 from __future__ import annotations
@@ -23,22 +24,26 @@ from lakebed.errors import LakebedError, OutcomeUnknown
 from lakebed.runtime import Environment
 
 _DOUBLINGS_MAX: Final = 64
-"""More exceed every bound."""
+"""After so many doublings a pause exceeds every bound."""
 _NEVER_S: Final = math.inf
 _LATE_S: Final = 1.0
-"""How long after the deadline a pause may end, on a busy machine, before a last attempt. What makes an attempt harmless
-to repeat, such as an id that the other side remembers, holds for the time of the retries, and not for ever."""
+"""How long after the deadline a pause may end so that a last attempt still follows; a busy machine wakes threads late.
+
+There is a limit because the means that make it harmless to repeat an attempt, such as an id that the other side
+remembers, hold for the time of the retries and not forever.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The pauses between the attempts of a call: each twice as long as the one before, up to a bound.
+    """The pauses between the attempts of a call. Each is twice as long as the one before, up to a bound.
 
     Attributes:
-        first_s: the first one, in seconds.
-        max_s: the longest one, in seconds.
-        jitter: the share of a pause that is random, so that clients that lost one server do not return in step: with 0
-            each pause has its bound, with 0.5 from half of it to the whole, with 1 from nothing to the whole.
+        first_s: length of the first pause, in seconds.
+        max_s: length of the longest pause, in seconds.
+        jitter: the random share of a pause, so that clients that lost the same server do not all return at the same
+            moments. With 0 each pause has the length of its bound, with 0.5 a length from half of the bound to the
+            bound, with 1 a length from zero to the bound.
     """
 
     first_s: float
@@ -46,11 +51,11 @@ class Pauses:
     jitter: float = 0.0
 
     def bound_s(self, count: int) -> float:
-        """The longest time of the pause after `count` others, in seconds."""
+        """Return the longest length of the pause that follows `count` others, in seconds."""
         return min(self.max_s, self.first_s * 2.0 ** min(count, _DOUBLINGS_MAX))
 
     def draw_s(self, count: int, rng: random.Random) -> float:
-        """The time of the pause after `count` others, in seconds, with its jitter."""
+        """Draw the length of the pause that follows `count` others, in seconds, with its jitter."""
         bound_s = self.bound_s(count)
         return bound_s * (1.0 - self.jitter + self.jitter * rng.random()) if self.jitter else bound_s
 
@@ -58,18 +63,18 @@ class Pauses:
 class Backoff:
     """The attempts of one call, as a loop. Not thread-safe.
 
-    A loop inside another one over the same `Backoff` begins with an attempt at once, and shares the deadline, the
-    number of attempts and the growth of the pauses.
+    Loops over the same `Backoff` may be nested. The inner loop begins with an attempt at once, and shares the deadline,
+    the number of attempts and the growth of the pauses with the outer one.
 
     Args:
-        retry_s: how long attempts may begin, in seconds from now; None: without a deadline.
-        attempts_max: how many there are at most; None: without a limit.
+        retry_s: for how long new attempts may begin, in seconds from now; None: without a deadline.
+        attempts_max: most attempts; None: without a limit.
 
     Attributes:
-        pauses: of the pauses to come; the caller may set others.
-        deadline_s: no attempt begins later, in seconds of the clock's `monotonic_s`; infinite without one.
+        pauses: lengths of the next pauses; the caller may set others.
+        deadline_s: no attempt begins later, in seconds of the clock's `monotonic_s`; infinite without a deadline.
         attempts_max: how many attempts may begin; the caller may set another number.
-        pause_count: pauses made, which is the number of retries.
+        pause_count: pauses so far, which is the number of retries.
         unclear: the last failure that may have had an effect.
 
     Example::
@@ -114,14 +119,14 @@ class Backoff:
         self._reason: LakebedError | None = None
 
     def __iter__(self) -> Iterator[int]:
-        """The attempts: how many retries there were before each. It ends when no further attempt may begin."""
+        """Iterate over the attempts; each item is the number of retries before it. End when no attempt may begin."""
         yield self.pause_count
         while self.pause():
             yield self.pause_count
 
     @property
     def reason(self) -> LakebedError:
-        """Why the last attempt failed. There is one after the loop, where the caller notes each failure."""
+        """Why the last attempt failed. It is there after the loop if the caller noted each failure."""
         assert self._reason is not None, "an attempt failed, and its error was not noted"
         return self._reason
 
@@ -132,20 +137,20 @@ class Backoff:
             self.unclear = reason
 
     def skip_pause(self) -> None:
-        """Let the next attempt begin at once: it asks for something else than the last one did."""
+        """Let the next attempt begin without a pause, because its request differs from that of the last attempt."""
         self._skips_pause = True
 
     def renew(self) -> None:
-        """Begin anew, after the call has made progress: all time and attempts are left, and pauses are short again."""
+        """Begin anew after the call has made progress: with all time and all attempts, and with short pauses."""
         if self._retry_s is not None:
             self.deadline_s = self._environment.clock.monotonic_s() + self._retry_s
         self.pause_count = 0
         self.unclear = None
 
     def pause(self) -> bool:
-        """Wait before another attempt. Return False, at once, when no time or no attempt is left.
+        """Wait before another attempt. Return False at once if no time or no attempt is left.
 
-        Return False also when the process stood still while it waited, until long after the deadline.
+        Also return False if the process stood still while it waited, until long after the deadline.
         """
         if self._skips_pause:
             self._skips_pause = False

@@ -1,8 +1,10 @@
 """An in-memory cache of values that never change, limited in bytes and in number.
 
-Owns: what is kept of manifests, tags, differences, positions and listed rows. A key names its value for good, so an
-entry is never stale. Invariants: the sum of sizes and the number of entries stay within their limits; a larger value is
-not kept; the least recently used is evicted.
+It keeps manifests, tags, differences, positions and listed rows. A key always names the same value, so an entry is
+never stale.
+
+Invariants: the sum of sizes and the number of entries stay within their limits. A value that is larger than the limit
+is not kept. The least recently used value is evicted first.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ class BoundedCache:
     """A bounded map from key to an immutable value of known size. Thread-safe.
 
     Args:
-        bytes_max: limit of the sum of sizes; 0 keeps nothing that has a size.
+        bytes_max: limit of the sum of sizes; with 0 only values of size 0 are kept.
         count_max: limit of the number of values; None: any number.
         runtime: provides the lock.
     """
@@ -33,16 +35,16 @@ class BoundedCache:
 
     @property
     def count(self) -> int:
-        """How many values are kept."""
+        """Number of values in the cache."""
         return len(self._items)
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the sizes of what is kept."""
+        """Sum of the sizes of the values in the cache."""
         return self._size_bytes
 
     def get(self, key: Hashable) -> Any | None:
-        """The value kept under `key`, or None."""
+        """Return the value of `key`, or None."""
         with self._lock:
             item = self._items.get(key)
             if item is None:
@@ -69,7 +71,7 @@ class BoundedCache:
             self._size_bytes -= size_bytes
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
             self._items.clear()
             self._size_bytes = 0

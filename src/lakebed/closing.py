@@ -1,4 +1,4 @@
-"""`Closing`: what is closed at the end of a ``with``."""
+"""`Closing`: objects that are closed at the end of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lakebed.errors import LakebedError
 
 
 class Closing:
-    """A class with `close`. After an exception in the block, an error of `close` becomes a note of that exception."""
+    """A class with `close`. If the block raised an exception, an error of `close` becomes a note of that exception."""
 
     def close(self) -> None:
-        """Release what is held. Closing twice is a no-op."""
+        """Release the resources. Closing twice is a no-op."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Arrow's compute functions, loaded by the first use of one: ``import lakebed.compute as pc``.
+"""Arrow's compute functions, loaded on first use: ``import lakebed.compute as pc``.
 
 Loading `pyarrow.compute` takes 20 ms, a tenth of the time of a short command, and many commands call none of its
 functions. Every other module imports this one instead. Methods of arrays and tables that compute (`cast`, `take`,

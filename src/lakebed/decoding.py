@@ -1,15 +1,15 @@
-"""Decoding into types: the decoders of msgspec, of which one is made at a time.
+"""Decoding into types with msgspec. Decoders are made one at a time.
 
-Owns: the decoder of each type. Every other module decodes into a type, or converts to one, through this one
+Owns: the decoder of each type. Every other module decodes into a type, or converts to a type, through this module
 (`tests/tidy/test_layers.py`).
 
-Invariants: a decoder is made under one lock of the process, with those of all types inside its type, and nothing is
-decoded into a type before. A fork waits until none is being made.
+Invariants: a decoder, with the decoders of all types inside its type, is made under one lock of the process. Nothing is
+decoded into a type before its decoder is made. A fork waits until no decoder is being made.
 
-Why: msgspec learns the fields of a struct when it meets it for the first time, and up to 0.22 shows what it has learned
-so far to all threads. A thread that decodes the same struct meanwhile reads types that are not there yet, and the
-process ends with a segmentation fault. A real lock is right under a simulated runtime too: its holder calls nothing of
-lakebed's.
+Why: msgspec learns the fields of a struct when it first meets the struct, and up to 0.22 all threads see what it has
+learned so far. A thread that decodes the same struct at that time reads types that are not there yet, and the process
+ends with a segmentation fault. The lock is a real one even under a simulated runtime, which is right because its holder
+calls no code of lakebed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_i
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of JSON into a type. Thread-safe. Cost: after the first call for a type one look-up."""
+    """Return the decoder from JSON into a type. Thread-safe. Cost: one look-up, after the first call for the type."""
     decoder = _JSON.get(kind)
     if decoder is None:
         with hold_type_lock():
@@ -46,7 +46,7 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """The decoder of MessagePack into a type. Thread-safe. Cost: after the first call for a type one look-up."""
+    """Return the decoder from MessagePack into a type. Thread-safe. Cost: as `json_decoder`."""
     decoder = _MSGPACK.get(kind)
     if decoder is None:
         with hold_type_lock():
@@ -58,9 +58,11 @@ def decode_json(body: Buffer | str, kind: type[T], *, make_other: Callable[[type
     """Decode JSON into a type.
 
     Args:
-        make_other: makes the values of types that msgspec does not know, from the type and what stands in JSON.
+        make_other: makes a value of a type that msgspec does not know, from the type and the value in the JSON.
 
-    Raises: msgspec.ValidationError: a value has another type. msgspec.DecodeError, UnicodeDecodeError: it is no JSON.
+    Raises:
+        msgspec.ValidationError: a value has another type.
+        msgspec.DecodeError, UnicodeDecodeError: the body is not JSON.
     """
     decoder = json_decoder(kind)
     return decoder.decode(body) if make_other is None else msgspec.json.decode(body, type=kind, dec_hook=make_other)
@@ -72,9 +74,10 @@ def decode_msgpack(body: Buffer, kind: type[T]) -> T:
 
 
 def find_unknown_part(error: Exception) -> tuple[str, str] | None:
-    """What a type does not have, if that is why something was not decoded: a newer lakebed wrote it. Pure.
+    """Return the part that a type does not have, if a decoding failed for this reason: a newer lakebed wrote it. Pure.
 
-    Returns ``field`` and its name, or ``value`` and one that is none of those which are known.
+    Returns:
+        ``field`` and the name of an unknown field, or ``value`` and a value that is not among the known ones.
     """
     unknown = _UNKNOWN.search(str(error))
     return None if unknown is None else (unknown[1] or unknown[3], unknown[2] or unknown[4] or "")
@@ -87,5 +90,5 @@ def convert(members: Any, kind: type[T]) -> T:
 
 
 def hold_type_lock() -> AbstractContextManager[Any]:
-    """Hold this while msgspec learns a type."""
+    """Return the lock to hold while msgspec learns a type."""
     return _LOCK

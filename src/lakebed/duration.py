@@ -1,4 +1,4 @@
-"""Durations and sizes as people and other clients write them. Pure.
+"""Durations and sizes in the notations of people and other clients. Pure.
 
 Owns: ``7 d``, ``1h``, ``7days 30min 10s``, ISO 8601 ``P1DT2H`` / ``PT24H`` (Java's text), and sizes such as ``128 mb``.
 Milliseconds everywhere; a bare number is milliseconds (bytes for sizes), as in Paimon.
@@ -87,7 +87,7 @@ def _parts_ms(text: str) -> Decimal | None:
         if match is None:
             return None
         unit = match[2] or "ms"
-        # A bare number is milliseconds only when it stands alone: "1h 30" says nothing clear.
+        # A bare number is milliseconds only when it stands alone: "1h 30" is ambiguous.
         if unit not in _UNIT_MS or (not match[2] and match[0] != lowered):
             return None
         total += Decimal(match[1]) * _UNIT_MS[unit]
@@ -96,7 +96,10 @@ def _parts_ms(text: str) -> Decimal | None:
 
 
 def format_duration(duration_ms: int) -> str:
-    """``7 d``, ``1 h 30 min``, ``250 ms``: the shortest text that `parse_duration_ms` reads back exactly."""
+    """Format a duration as the shortest text that `parse_duration_ms` reads back exactly.
+
+    Examples: ``7 d``, ``1 h 30 min``, ``250 ms``.
+    """
     parts = []
     rest = duration_ms
     for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)):
@@ -107,7 +110,7 @@ def format_duration(duration_ms: int) -> str:
 
 
 def format_iso_duration(duration_ms: int) -> str:
-    """As ``java.time.Duration`` prints it: ``PT24H``, ``PT30M``, ``PT5.25S``, ``PT0S``."""
+    """Format a duration as ``java.time.Duration`` prints it: ``PT24H``, ``PT30M``, ``PT5.25S``, ``PT0S``."""
     hours, rest = divmod(duration_ms, 3_600_000)
     minutes, rest = divmod(rest, 60_000)
     text = "PT" + (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for client libraries that work only inside one.
+"""An event loop in a thread of its own, for client libraries that work only inside an event loop.
 
-Owns: the loop, its thread, and how other threads hand work to it: a coroutine each (`EventLoopThread.run`), or items
-that one coroutine takes as they come (`Handover`), which costs a tenth.
+Owns: the loop, its thread, and the two ways in which other threads hand work to it. `EventLoopThread.run` runs a
+coroutine. `Handover` collects items for one coroutine, which takes them as they come; this costs a tenth.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class EventLoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """The result of a coroutine. Not for the loop's own thread. Cost: about 0.1 ms more than the coroutine's.
+        """Run a coroutine and return its result. Do not call it in the loop's own thread.
 
-        Raises `RuntimeError` after `close`.
+        Raises `RuntimeError` after `close`. Cost: about 0.1 ms, in addition to the coroutine's.
         """
         with self._lock:
             if self._is_closed:
@@ -40,7 +40,7 @@ class EventLoopThread:
         return running.result()
 
     def run_all(self, coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R | BaseException]:
-        """The results, or errors, of coroutines that run at the same time."""
+        """Run coroutines at the same time. Return the result or the error of each."""
 
         async def gather_all() -> list[R | BaseException]:
             return await asyncio.gather(*coroutines, return_exceptions=True)
@@ -55,7 +55,7 @@ class EventLoopThread:
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Cancel what still runs, and end the thread. Closing twice is a no-op."""
+        """Cancel the coroutines that still run, and end the thread. Closing twice is a no-op."""
         with self._lock:  # what is under way began before this, so it is cancelled; nothing begins after it
             if self._is_closed:
                 return
@@ -74,27 +74,27 @@ class EventLoopThread:
 
 
 class Handed(Generic[T, R]):
-    """An item that a thread handed to the loop, until its result is there. Its methods are the loop's."""
+    """An item that a thread handed to the loop. The thread waits for its result. Call its methods in the loop only."""
 
     __slots__ = ("_answered", "_error", "_result", "is_over", "item")
 
     def __init__(self, item: T) -> None:
         self.item = item
         self.is_over = False
-        """Whether it has a result or an error, or its thread waits no longer."""
+        """Whether the item has a result or an error, or its thread has stopped waiting."""
         self._result: R | None = None
         self._error: BaseException | None = None
         self._answered = threading.Lock()
         self._answered.acquire()
 
     def answer(self, result: R) -> None:
-        """Give the thread its result. Does nothing when it is over."""
+        """Give the thread its result. Do nothing if the item is over."""
         if not self.is_over:
             self._result, self.is_over = result, True
             self._answered.release()
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in the thread. Does nothing when it is over."""
+        """Raise an error in the thread. Do nothing if the item is over."""
         if not self.is_over:
             self._error, self.is_over = error, True
             self._answered.release()
@@ -109,10 +109,10 @@ class Handed(Generic[T, R]):
 
 
 class Handover(Generic[T, R]):
-    """Items of many threads, for one coroutine in the loop.
+    """Hands items of many threads to one coroutine in the loop.
 
     Args:
-        take: called in the loop with the items that came since its last call; each is answered now or later.
+        take: called in the loop with the items that came since its last call. It may answer each item at once or later.
     """
 
     def __init__(self, loop: EventLoopThread, take: Callable[[Sequence[Handed[T, R]]], Awaitable[None]]) -> None:
@@ -124,9 +124,10 @@ class Handover(Generic[T, R]):
         loop.run(self._begin())
 
     def ask(self, item: T, *, timeout_s: float) -> R:
-        """Hand over an item and wait for its result. Not for the loop's own thread.
+        """Hand over an item and wait for its result. Do not call it in the loop's own thread.
 
-        Raises `TimeoutError` when there is none in time, `RuntimeError` after `close`, and what `Handed.fail` is given.
+        Raises `TimeoutError` if there is no result in time, `RuntimeError` after `close`, and the error that
+        `Handed.fail` was given.
         """
         handed: Handed[T, R] = Handed(item)
         with self._lock:
@@ -138,7 +139,7 @@ class Handover(Generic[T, R]):
         return handed._wait(timeout_s)
 
     def close(self) -> None:
-        """Refuse further items, and fail those that were not taken. Before the loop is closed."""
+        """Refuse further items, and fail those that were not taken. Call it before the loop is closed."""
         with self._lock:
             self._is_closed = True
             left, self._items = self._items, []

@@ -1,16 +1,16 @@
-"""The end of the interpreter: it waits for threads that would ask for the interpreter's lock while it finalizes.
+"""The end of the interpreter, which waits for threads that would ask for the interpreter's lock during finalization.
 
-Python before 3.14 ends a thread that asks for the lock then, and libraries in C++ answer by ending the process:
-``terminate called without an active exception``, and a signal as the exit status of a program that did everything it
-had to. Two kinds of threads do so:
-- A read that decodes columns in parallel returns when the last one is there. The thread of Arrow's that decoded it
-  releases the bytes of the file a moment later, and takes the lock for that.
-- The background threads of a database that is not closed run in Arrow or in the client of a store when the main thread
+Python before 3.14 ends a thread that asks for the lock at that time, and libraries in C++ then end the process:
+``terminate called without an active exception``. A program that has finished its work ends with a signal as its exit
+status. Two kinds of threads ask for the lock:
+- A read that decodes columns in parallel returns when the last column is there. The Arrow thread that decoded this
+  column releases the bytes of the file a moment later, and takes the lock to do so.
+- The background threads of a database that was not closed run in Arrow or in the client of a store when the main thread
   ends.
 
-Invariants: the end waits `WAIT_MAX_S` at most, also when a stop waits for a lock that is never released: a thread that
-was started before calls the stops, for none can be started when the interpreter ends. Nothing is kept alive. A forked
-child has none of the threads, and waits for none.
+Invariants: the end waits at most `WAIT_MAX_S`, even if a stop function waits for a lock that is never released. For
+this purpose a thread that was started earlier calls the stop functions: no thread can be started when the interpreter
+ends. This module keeps no object alive. A forked child has none of the threads, and waits for none.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WAIT_MAX_S: Final = 2.0
 _PAUSE_S: Final = 0.001
 
 _stops: Final[dict[threading.Thread, Callable[[], None]]] = {}
-"""Threads that run, or have ended since the last one was added."""
+"""Stop functions by thread, of threads that run or have ended since the last one was added."""
 
 _held: Final[dict[int, weakref.ref[object]]] = {}
-"""By identity: what may still be held. An entry goes when its object is freed, in the thread that frees it."""
+"""Objects that may not be freed yet, by `id`. The thread that frees an object removes its entry."""
 
 
 class _Stopper:
-    """A thread that calls the stops when it is asked to."""
+    """A thread that calls the stop functions when it is asked to."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -48,20 +48,20 @@ class _Stopper:
             if thread.is_alive():
                 try:
                     stop()
-                except Exception:  # the other threads are to end all the same
+                except Exception:  # the other threads must be stopped too
                     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
         self.done.set()
 
 
 _stoppers: Final[list[_Stopper]] = []
-"""One, once there is a thread to be stopped."""
+"""Empty, or one stopper as soon as there is a thread to stop."""
 
 
 def join_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None:
-    """Let the end of the interpreter stop a daemon thread and wait for it.
+    """Make the end of the interpreter stop a daemon thread and wait for it.
 
     Args:
-        stop: makes it end soon, without waiting for it; may be called after its end.
+        stop: makes the thread end soon, and does not wait for it. It may be called after the thread has ended.
     """
     for ended in [candidate for candidate in list(_stops) if not candidate.is_alive()]:
         _stops.pop(ended, None)
@@ -71,10 +71,10 @@ def join_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None
 
 
 def free_before_exit(resource: object) -> None:
-    """Let the end of the interpreter wait until an object is freed.
+    """Make the end of the interpreter wait until an object is freed.
 
     Args:
-        resource: given to threads of Arrow's, and to nothing that outlives the caller.
+        resource: was given to Arrow's threads, and to nothing else that outlives the caller.
 
     Cost: 1 us.
     """
@@ -92,7 +92,7 @@ def _wait() -> None:
     for thread in running:
         thread.join(max(0.0, end_s - time.monotonic()))
     while _held and time.monotonic() < end_s:
-        time.sleep(_PAUSE_S)  # the threads take the interpreter's lock meanwhile
+        time.sleep(_PAUSE_S)  # the threads can take the interpreter's lock in the meantime
 
 
 atexit.register(_wait)

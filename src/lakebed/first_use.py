@@ -1,4 +1,7 @@
-"""What a package loads on first use (PEP 562), so that importing the package costs nothing. The one way to do so."""
+"""Names that a package loads on first use (PEP 562), so that importing the package costs nothing.
+
+Every package that does this uses this module.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ def on_first_use(
     """Return `__getattr__` and `__dir__` for a package.
 
     Args:
-        names: by module, without ``lakebed.``.
-        modules: modules of the package that are names of it, too.
-        renamed: the names of some of them in the package, with their names in their modules.
-        check: called before anything is loaded, to say what is not installed.
+        names: the names to load, by their module without ``lakebed.``.
+        modules: modules of the package that are also available as its names.
+        renamed: names in the package that differ from the names in their modules, with the latter.
+        check: called before anything is loaded. It raises if a required package is not installed.
     """
     renamed = renamed or {}
     module_of = {name: f"lakebed.{module}" for module, exports in (names or {}).items() for name in exports}
@@ -45,9 +48,10 @@ def on_first_use(
 
 
 def _absence(package: str, name: str) -> Exception:
-    """Return the error of a name that a package does not have. It says where a module is that moved into a room.
+    """Return the error for a name that a package does not have. It names the new place of a module that has moved.
 
-    (Only for ``from package import module``: of ``import package.module`` Python asks no package.)
+    The new place is a subpackage. This works for ``from package import module`` only: for ``import package.module``
+    Python does not ask the package.
     """
     folder = Path(sys.modules[package].__path__[0])
     if (folder / name / "__init__.py").exists() or (folder / f"{name}.py").exists():  # the import statement takes it
@@ -56,12 +60,12 @@ def _absence(package: str, name: str) -> Exception:
     places = [f"{package}.{path.parent.name}.{name}" for path in sorted(rooms)]
     if not places:
         return AttributeError(f"module {package!r} has no attribute {name!r}")
-    # Not an AttributeError, in whose place the import statement would raise one without these words.
+    # Not an AttributeError: the import statement would replace it by an error without this text.
     return ImportError(f"{package}.{name} has moved: import {' or '.join(places)}.", name=f"{package}.{name}")
 
 
 def all_of(module: str, *, into: dict[str, Any]) -> Lookup:
-    """Return a `__getattr__` that loads another module, and puts its public names into the globals `into`."""
+    """Return a `__getattr__` that loads another module and copies its public names into the globals `into`."""
 
     def load(name: str) -> Any:
         if name.startswith("__"):

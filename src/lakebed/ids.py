@@ -1,4 +1,4 @@
-"""Random names, from an injected generator so that a simulation is reproducible."""
+"""Random names, from an injected generator, so that a simulation is reproducible."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import uuid
 
 
 def new_uuid(rng: random.Random) -> str:
-    """A random UUID (version 4) in its canonical lower-case form."""
+    """Return a random UUID (version 4) in its canonical lower-case form."""
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))

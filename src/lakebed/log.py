@@ -1,13 +1,13 @@
-"""What lakebed logs: a logger a package, records with fields.
+"""Logging: one logger for each package, and records with fields.
 
 Each package has the logger ``lakebed.<package>`` of the standard library: ``lakebed.objects`` (every request, DEBUG);
-``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (each new version, each opening for writing, INFO; a server that
-is waited for, WARNING); ``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed
-text; the variable parts are in the dictionary ``record.fields``, so that a handler can store them as columns.
+``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (each new version and each opening for writing, INFO; waiting for
+a server, WARNING); ``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. The message of a record is a fixed
+text. The variable parts are in the dictionary ``record.fields``, so that a handler can store them as columns.
 
-Invariants: nothing is printed unless a program adds a handler; a record that no handler wants costs one comparison; no
-field holds a secret: URLs are shown without users, passwords and queries, and `redact` removes those
-that an error of another library repeats. Does not know: where the log goes.
+Invariants: nothing is printed unless a program adds a handler. A record that no handler wants costs one comparison. No
+field contains a secret: URLs are shown without users, passwords and queries, and `redact` removes secrets that the
+error of another library repeats. Does not know: where the log goes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Log:
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, message: str, /, **fields: Any) -> None:
-        """Log a single step. Ask `is_detailed` first where its fields cost something."""
+        """Log a single step. Ask `is_detailed` first if the fields are expensive to compute."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(message, extra={"fields": fields})
 
@@ -57,18 +57,18 @@ class Log:
             self._logger.info(message, extra={"fields": fields})
 
     def warning(self, message: str, /, **fields: Any) -> None:
-        """Log what its user should know while it lasts: the command line prints it."""
+        """Log a condition that the user should know about while it lasts. The command line prints it."""
         if self._logger.isEnabledFor(logging.WARNING):
             self._logger.warning(message, extra={"fields": fields})
 
 
 def logger(package: str) -> Log:
-    """The log of a package, ``objects``."""
+    """Return the log of a package, such as ``objects``."""
     return Log(package)
 
 
 def warn(line: str) -> None:
-    """Write a line to standard error, if it can be written: a service serves on without."""
+    """Write a line to standard error. Ignore failures: a service must continue without it."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):  # its disk is full, its reader is gone, it is closed
             sys.stderr.write(f"{line}\n")
@@ -76,15 +76,15 @@ def warn(line: str) -> None:
 
 
 def redact(text: str) -> str:
-    """A text without the users, passwords and queries of its URLs, and without values that are named as secrets."""
+    """Remove from a text the users, passwords and queries of URLs, and the values of names that denote secrets."""
     return _SECRET.sub(r"\1***", _QUERY.sub(r"\1?***", _USER.sub(r"\1***@", text)))
 
 
 def write_to(stream: TextIO, *, detailed: bool, json: bool) -> logging.Handler:
-    """Write the log to a stream, a line a record; returns the handler, for `remove`.
+    """Write the log to a stream, one line for each record. Return the handler, for `remove`.
 
     Args:
-        detailed: every request too.
+        detailed: also log every request.
         json: lines are JSON objects.
     """
     handler = logging.StreamHandler(stream)
@@ -100,7 +100,7 @@ def add(handler: logging.Handler) -> logging.Handler:
 
 
 def remove(handler: logging.Handler) -> None:
-    """Remove a handler of `write_to` or `add`."""
+    """Remove a handler that `write_to` or `add` returned."""
     root = logging.getLogger(_ROOT)
     root.removeHandler(handler)
     root.setLevel(logging.NOTSET)

@@ -1,9 +1,10 @@
 """Process-wide counters and their Prometheus text.
 
-Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down; label values never hold a path
-or a secret; those that hold a name of a user's have a label of `NAMING_LABELS` or are URLs; nothing is called while the
-lock is held, so a real lock is right even under a simulated runtime.
-Exporting is the caller's: `render()` returns the text for a scrape.
+Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down. Label values never contain a
+path or a secret. A label value that contains a name that a user chose belongs to a label in `NAMING_LABELS`, or is a
+URL. No other code is called while the lock is held, so a real lock is right even under a simulated runtime.
+
+The caller exports the metrics: `render()` returns the text for a scrape.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1,
 
 
 NAMING_LABELS: Final = frozenset({"repository", "branch", "table", "database"})
-"""Labels whose values are names that users chose: not shown to everyone who can reach a server."""
+"""Labels whose values are names that users chose. Not everyone who can reach a server may see these values."""
 
 
 def counting_lock() -> AbstractContextManager[Any]:
-    """A real lock for counters of any kind: its holder calls nothing, so a simulation need not see it."""
+    """Return a real lock for counters of any kind: its holder calls no other code, so a simulation need not see it."""
     return new_lock()
 
 
@@ -43,12 +44,12 @@ class _Numbers:
         self._lock = new_lock()
 
     def value(self, *labels: str) -> float:
-        """The number with these label values; 0 when there is none."""
+        """Return the number with these label values; 0 if there is none."""
         with self._lock:
             return self._values.get(labels, 0)
 
     def lines(self, *, with_names: bool = True) -> list[str]:
-        """The family as Prometheus text; without names those series are left out that name something of a user's."""
+        """Return the family as Prometheus text. Without names, omit the series that contain names that users chose."""
         with self._lock:
             values = sorted(self._values.items())
         values = [entry for entry in values if with_names or not _names_something(self.label_names, entry[0])]
@@ -73,12 +74,12 @@ class Gauge(_Numbers):
     kind = "gauge"
 
     def set(self, value: float, *labels: str) -> None:
-        """Make the number with these label values `value`."""
+        """Set the number with these label values to `value`."""
         with self._lock:
             self._values[labels] = value
 
     def remove(self, *labels: str) -> None:
-        """Export the number with these label values no longer: what it was about is gone."""
+        """Stop exporting the number with these label values, because the thing that it describes is gone."""
         with self._lock:
             self._values.pop(labels, None)
 
@@ -102,7 +103,7 @@ class Histogram:
         self._lock = new_lock()
 
     def observe(self, value: float, *labels: str) -> None:
-        """Count one value into its bucket."""
+        """Count one value in its bucket."""
         bucket = bisect_left(self.bounds, value)
         with self._lock:
             counts = self._counts.get(labels)
@@ -112,7 +113,7 @@ class Histogram:
             counts[-1] += value
 
     def lines(self, *, with_names: bool = True) -> list[str]:
-        """The family as Prometheus text: cumulative buckets, sum and count; names as those of `Counter.lines`."""
+        """Return the family as Prometheus text: cumulative buckets, sum and count; `with_names` as `Counter.lines`."""
         with self._lock:
             families = sorted((labels, list(counts)) for labels, counts in self._counts.items())
         families = [entry for entry in families if with_names or not _names_something(self.label_names, entry[0])]
@@ -136,11 +137,11 @@ class Registry:
         self._lock = new_lock()
 
     def counter(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Counter:
-        """The counter of that name, made on first use."""
+        """Return the counter of this name; create it on first use."""
         return self._register(Counter, name, help_text, label_names)
 
     def gauge(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Gauge:
-        """The gauge of that name, made on first use."""
+        """Return the gauge of this name; create it on first use."""
         return self._register(Gauge, name, help_text, label_names)
 
     def histogram(
@@ -151,7 +152,7 @@ class Registry:
         label_names: Sequence[str] = (),
         bounds: Sequence[float] = LATENCY_BOUNDS_S,
     ) -> Histogram:
-        """The histogram of that name, made on first use; `bounds` are the upper bounds of its buckets."""
+        """Return the histogram of this name; create it on first use. `bounds` are the upper bounds of its buckets."""
         return self._register(Histogram, name, help_text, label_names, bounds=bounds)
 
     def _register(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str], **settings: Any) -> M:
@@ -164,10 +165,10 @@ class Registry:
         return metric
 
     def render(self, *, with_names: bool = True) -> str:
-        """Everything as Prometheus text, format 0.0.4, families in the order of their names.
+        """Return all metrics as Prometheus text, format 0.0.4, families in the order of their names.
 
         Args:
-            with_names: False leaves out the series that name something of a user's (`NAMING_LABELS`, buckets).
+            with_names: False omits the series that contain names that users chose (`NAMING_LABELS`, buckets).
         """
         with self._lock:
             metrics = [self._metrics[name] for name in sorted(self._metrics)]
@@ -193,9 +194,9 @@ def _number(value: float) -> str:
 
 
 default_registry: Final = Registry()
-"""The process's own registry; every store counts into it."""
+"""The registry of the process, which every store uses."""
 
 
 def render(*, with_names: bool = True) -> str:
-    """The process's metrics as Prometheus text; `with_names` as `Registry.render`."""
+    """Return the process's metrics as Prometheus text; `with_names` as `Registry.render`."""
     return default_registry.render(with_names=with_names)

@@ -1,8 +1,8 @@
 """Concurrency as an argument: threads, locks, conditions, events and pools come from an injected `Runtime`.
 
 Owns: the `Runtime` protocol, the production `ThreadRuntime`, and `Environment`, the bundle of clock, randomness
-and runtime that every store takes. The simulator's runtime (greenlets, one switching point a call) is in
-`lakebed.testing`; with it every store runs deterministically.
+and runtime that every store takes. The simulator's runtime (greenlets, one switching point at each call) is in
+`lakebed.testing`. With it every store runs deterministically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class Condition(Protocol):
-    """What `threading.Condition` offers, as far as lakebed uses it."""
+    """The part of `threading.Condition` that lakebed uses."""
 
     def __enter__(self) -> Any: ...
 
@@ -38,7 +38,7 @@ class Condition(Protocol):
     ) -> Any: ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Release, wait for a notification or `timeout` seconds, take again; False after a timeout."""
+        """Release the lock, wait for a notification or `timeout` seconds, and take it again; False after a timeout."""
 
     def notify_all(self) -> None:
         """Wake every waiter."""
@@ -48,21 +48,21 @@ class Pool(Protocol):
     """A bounded pool of workers."""
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Results in the order of `items`; the first error is raised where its result would be."""
+        """Iterate over the results in the order of `items`; the first error is raised in place of its result."""
 
     def close(self) -> None:
         """Wait for running calls and release the workers."""
 
 
 class _Call(Generic[R]):
-    """A call that is made once, by the first thread that comes to it."""
+    """A call that is made only once, by the first thread that calls `make`."""
 
     def __init__(self, function: Callable[[], R]) -> None:
         self._untaken = [function]
         self._outcome: Future[R] = Future()
 
     def make(self) -> R:
-        """The result; of a thread that is at it or was, if there is one."""
+        """Make the call and return its result. If another thread makes or made the call, wait for that result."""
         try:
             function = self._untaken.pop()
         except IndexError:
@@ -71,52 +71,54 @@ class _Call(Generic[R]):
             result = function()
         except BaseException as error:
             self._outcome.set_exception(error)
-            del self  # the error refers to this frame, and would keep itself and what it was about
+            del self  # the error references this frame: it would keep itself and the call's objects alive
             raise
         self._outcome.set_result(result)
         return result
 
 
 def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
-    """Begin a call in a pool, if there is one. Its result or its error comes when the next item is asked for.
+    """Begin a call in a pool, if there is one. The next item of the iterator is its result, or raises its error.
 
-    Without a pool the call is made then. A pool of one worker makes calls one after another, in their order.
+    Without a pool, the call is made when that item is requested. A pool of one worker makes calls one after another, in
+    their order.
     """
     if pool is None:
         return (function() for _ in range(1))
     call = _Call(function)
-    # While the interpreter shuts down, or where the system allows no more, no thread can be started.
+    # No thread can be started while the interpreter shuts down, or if the system allows no more threads.
     with suppress(RuntimeError):
         return pool.map(lambda _: call.make(), range(1))
-    # The pool has kept the call all the same, and will come to it. It is made now: later ones may have a worker.
+    # The pool has queued the call nevertheless. Make it now, so that a worker of a later call does not make it later.
     with suppress(Exception):
         call.make()
     return (call.make() for _ in range(1))
 
 
 class Runtime(Protocol):
-    """Where locks, pools and threads come from."""
+    """The source of locks, pools and threads."""
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A mutual-exclusion lock, not reentrant."""
+        """Return a mutual-exclusion lock, not reentrant."""
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
-        """A condition on a lock of this runtime, by default on one of its own.
+        """Return a condition on a lock of this runtime, by default on a new one.
 
-        Several conditions may share one lock; a hot path takes the lock itself, which is cheaper than the condition.
+        Several conditions may share one lock. A hot path takes the lock itself, which is cheaper than the condition.
         """
 
     def pool(self, worker_count_max: int) -> Pool:
-        """A pool of at most `worker_count_max` workers."""
+        """Return a pool of at most `worker_count_max` workers."""
 
     def spawn(
         self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
     ) -> Callable[[], None]:
-        """Run `function` in the background; the returned call waits for its end.
+        """Run `function` in the background. Return a function that waits for its end.
 
         Args:
-            stop: makes `function` return soon, without waiting for it. The end of the interpreter calls it and waits
-                for the thread, for at most `exiting.WAIT_MAX_S`; afterwards, and without it, the thread is abandoned.
+            stop: makes `function` return soon, and does not wait for it. The end of the interpreter calls it and waits
+                for the thread, for at most `exiting.WAIT_MAX_S`. After that time, or without `stop`, the thread is
+                abandoned.
         """
 
 
@@ -127,8 +129,9 @@ def follow_forks(item: T, begin: Callable[[T], object]) -> None:
     """Let an object, as long as it lives, begin anew in a forked child, which has none of its parent's threads.
 
     Args:
-        begin: called in the child before anything else runs. What a thread of the parent was at is half done, and
-            what the parent continues to use is left alone. It takes no lock, and sends no request.
+        begin: called with the object in the child before anything else runs. It must assume that the work of the
+            parent's threads is half done, must leave alone what the parent continues to use, must take no lock and must
+            send no request.
     """
     _BEGINNINGS[item] = begin
 
@@ -145,11 +148,11 @@ if sys.version_info >= (3, 14):
     _RLock: Any = type(threading.RLock())
 
     class _Lock(_RLock):  # type: ignore[misc]
-        """A lock that an interrupt (Ctrl-C) leaves free, or held for the body of the `with`, which gives it back.
+        """A lock that an interrupt (Ctrl-C) never leaves held: it is free, or the body of the `with` will release it.
 
-        From this version of Python on, `with` looks for signals between taking the lock and its body: of a
-        `threading.Lock` it would stay held forever. This one knows whether it was taken. Its `__exit__` is the one in
-        C, in front of which nothing is looked for.
+        From this version of Python on, `with` checks for signals between taking the lock and its body. A
+        `threading.Lock` would then stay held forever. This lock knows whether it was taken. Its `__exit__` is the
+        one in C, and Python does not check for signals before calling it.
         """
 
         def __enter__(self) -> bool:
@@ -165,9 +168,10 @@ else:
 
 
 class _Condition(threading.Condition):
-    """A condition that is taken and given back as its lock is.
+    """A condition that takes and releases its lock by the lock's own methods.
 
-    Those of the base are functions in Python, at whose beginning an interrupt comes: the lock would stay held.
+    The methods of the base class are Python functions. An interrupt may come at their beginning, and the lock would
+    stay held.
     """
 
     __enter__ = property(lambda self: self._lock.__enter__)
@@ -175,10 +179,10 @@ class _Condition(threading.Condition):
 
 
 def new_lock() -> AbstractContextManager[Any]:
-    """A lock for `with`, which is free in a forked child: a thread that holds it runs in the parent only.
+    """Return a lock for `with` that is free in a forked child: a thread that holds it runs in the parent only.
 
-    What it guards may be half changed in the child then: a cache or a count may be wrong about its size there, and what
-    cannot live with that has to begin anew, by `follow_forks`.
+    The state that the lock guards may then be half changed in the child: a cache or a counter may have a wrong size.
+    State for which this matters must begin anew, by `follow_forks`.
     """
     lock: Any = _Lock()
     follow_forks(lock, _free)
@@ -186,7 +190,7 @@ def new_lock() -> AbstractContextManager[Any]:
 
 
 def new_condition(lock: AbstractContextManager[Any] | None = None) -> Condition:
-    """A `threading.Condition` on a lock of `new_lock`; None: on a new one."""
+    """Return a `threading.Condition` on a lock of `new_lock`; None: on a new lock."""
     return cast(Condition, _Condition(cast(Any, new_lock() if lock is None else lock)))
 
 
@@ -215,17 +219,17 @@ class ThreadRuntime:
         return new_lock()
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
-        """See `new_condition`."""
+        """As `new_condition`."""
         return new_condition(lock)
 
     def pool(self, worker_count_max: int) -> Pool:
-        """A pool of at most `worker_count_max` threads."""
+        """Return a pool of at most `worker_count_max` threads."""
         return _ThreadPool(worker_count_max)
 
     def spawn(
         self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
     ) -> Callable[[], None]:
-        """Run `function` in a daemon thread; the returned call joins it."""
+        """Run `function` in a daemon thread. Return a function that joins the thread."""
         thread = threading.Thread(target=function, name=name, daemon=True)
         try:
             thread.start()
@@ -241,9 +245,9 @@ class ThreadRuntime:
 
 
 def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T], *, worker_count_max: int) -> list[R]:
-    """Call a function for each item and return the results in the order of the items; several run on a pool.
+    """Call a function for each item on a pool, and return the results in the order of the items.
 
-    Where the system starts no thread, or too few, they run in this one. Raises: the first error of a call.
+    If the system starts no threads, or too few, the calls run in this thread. Raises the first error of a call.
     """
     if len(items) < 2:
         return [function(item) for item in items]
@@ -251,7 +255,7 @@ def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T]
     pool = runtime.pool(min(worker_count_max, len(items)))
     try:
         outcomes: Iterable[R] = (call.make() for call in calls)
-        with suppress(RuntimeError):  # no thread can be started: what waits for one is made here
+        with suppress(RuntimeError):  # no thread can be started: this thread makes the remaining calls
             outcomes = pool.map(_Call.make, calls)
         return list(outcomes)
     finally:
@@ -260,11 +264,11 @@ def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T]
 
 
 class kept_property(cached_property[T]):  # noqa: N801
-    """A property that is computed when it is first asked for, and kept with its object.
+    """A property that is computed on first use and kept with its object.
 
     Threads that ask at the same time may each compute it. `cached_property` of Python 3.11 has one lock for all objects
-    of the class, and holds it meanwhile: a store that hangs would stop those that use another one, and a process that
-    is forked meanwhile would wait forever.
+    of the class and holds it during the computation. A store that hangs would then block threads that use another
+    store, and a process that is forked at that time would wait forever.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

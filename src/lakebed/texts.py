@@ -1,8 +1,8 @@
 """Texts that users write and read: integers of bounded size, names, times, and how errors quote them. Pure.
 
-Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc`, `html_table` and others. Python's
-`int` raises an error of its own for thousands of digits, and accepts digits of other scripts: numbers that users type
-are read here.
+Owns: `whole_number`, `format_value`, `names_of`, `spans_of`, `format_count`, `format_size`, `utc`, `html_table` and
+others. Numbers that users type are parsed here, because Python's `int` raises an error of its own for thousands of
+digits and accepts digits of other scripts.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 def clamp_to_calendar(time_ms: int) -> int:
-    """The nearest Unix time (ms) that a date can show, of a time that another program has written: the years 1 to 9999.
+    """Return the nearest Unix time (ms) in the years 1 to 9999, which a date can show.
 
-    lakeFS keeps the time that a client states for an object, and clients state milliseconds where seconds are meant.
+    For times that another program has written: lakeFS keeps the time that a client states for an object, and some
+    clients state milliseconds where seconds are meant.
     """
     return min(max(time_ms, _YEAR_1_MS), _YEAR_10000_MS - 1)
 
 
 def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int | None:
-    """The number that ASCII digits (after an optional minus) spell; None for other text and outside the limits."""
+    """Parse ASCII digits after an optional minus. Return None for other text and for numbers outside the limits."""
     trimmed = text.strip()
     digits = trimmed.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits.lstrip("0")) > _DIGITS_MAX:
@@ -54,7 +55,7 @@ def is_utf8(text: str) -> bool:
 
 
 def format_value(value: object) -> str:
-    """A value as an error quotes it: its `repr`, shortened."""
+    """Format a value for an error message: its `repr`, shortened."""
     try:
         text = repr(value[: _SHOWN_MAX + 1] if isinstance(value, str) else value)
     except ValueError:  # an integer of more digits than Python prints
@@ -63,12 +64,12 @@ def format_value(value: object) -> str:
 
 
 def format_count(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 file``, ``1,234 files``."""
+    """Format a number with its noun: ``1 file``, ``1,234 files``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def format_size(size_bytes: int) -> str:
-    """``1.4 MB`` (powers of 1000)."""
+    """Format a size as ``1.4 MB`` (powers of 1000)."""
     number = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if number < 999.5 or unit == "TB":
@@ -78,12 +79,15 @@ def format_size(size_bytes: int) -> str:
 
 
 def host_in_url(host: str) -> str:
-    """A host as a URL writes it: an IPv6 address in brackets."""
+    """Return a host in the notation of URLs: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of columns; a text is one name, not a sequence of letters. Raises `InvalidRequest` (``wrong_type``)."""
+    """Return names of columns as a tuple. A text is one name, not a sequence of letters.
+
+    Raises `InvalidRequest` (``wrong_type``).
+    """
     if isinstance(names, str):
         return (names,)
     several = tuple(names) if isinstance(names, Iterable) else (names,)
@@ -98,7 +102,7 @@ def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def spans_of(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges: ``3``, ``1 to 7, 9``; the middle of a long list is left out."""
+    """Format ascending numbers as ranges: ``3``, ``1 to 7, 9``. The middle of a long list is left out."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -112,14 +116,14 @@ def spans_of(numbers: Sequence[int]) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """``2026-01-31 12:00:00.000 UTC``; a time outside of the years 1 to 9999 stays a number of milliseconds."""
+    """Format a time as ``2026-01-31 12:00:00.000 UTC``; outside of the years 1 to 9999 as a number of milliseconds."""
     if not _YEAR_1_MS <= time_ms < _YEAR_10000_MS:
         return f"{time_ms} ms"
     return (_EPOCH + time_ms * _MS).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> str:
-    """A table for a notebook. Every text is escaped; None is an empty cell."""
+    """Return an HTML table for a notebook. Every text is escaped. None is an empty cell."""
     import html  # takes 2 ms to load, for notebooks only
 
     def line(cells: Sequence[object], tag: str) -> str:
@@ -132,11 +136,11 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
 
 
 def list_some(names: Sequence[str], *, count_max: int = 5) -> str:
-    """``a, b, c and others``: the first of some names, for an error that says what is there."""
+    """Format the first of some names as ``a, b, c and others``, for an error that says what is there."""
     return ", ".join(names[:count_max]) + (" and others" if len(names) > count_max else "")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean jan or june?``: the most similar names; empty if none is similar."""
+    """Suggest the most similar names: `` Did you mean jan or june?``. Empty if none is similar."""
     near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)
     return f" Did you mean {' or '.join(near)}?" if near else ""

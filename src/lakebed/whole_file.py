@@ -1,4 +1,4 @@
-"""A local file that a command was told to write: it appears whole or not at all."""
+"""A local file that a command writes. The file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ _MARK_BYTES: Final = 8
 
 
 def name_unfinished(target: Path) -> Path:
-    """The name, next to a file, under which it is written before it gets its own; another one at each call.
+    """Return a temporary path in the folder of a file, under which the file is written first; a new one at each call.
 
-    It has nothing of the file's name, which may be as long as a name can be, and may begin as that of a neighbour does.
+    The temporary name contains no part of the file's name, which may already have the maximum length, and may share its
+    beginning with other files in the folder.
     """
     return target.with_name(f".{secrets.token_hex(_MARK_BYTES)}.unfinished")
 
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to; it gets its name at the end, and an error leaves what was there.
+    """Open a file for writing that gets its name at the end. After an error, the earlier file at the path remains.
 
-    A symbolic link stays, and what it names is written. What is no regular file, such as ``/dev/stdout`` or a named
-    pipe, is written to as it is: a rename would put a file in the place of the device.
+    A symbolic link stays, and its target is written. An existing path that is not a regular file, such as
+    ``/dev/stdout`` or a named pipe, is written to directly: a rename would replace the device by a file.
 
-    Raises `OSError`: a folder, or it cannot be written.
+    Raises `OSError`: the path is a folder, or cannot be written.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as sink:

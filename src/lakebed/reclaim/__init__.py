@@ -1,4 +1,4 @@
-"""What is shared by all stores about keeping and deleting: pins, plans, the sweeper, the `Versioned` contract."""
+"""Keeping and deleting versions, shared by all stores: pins, plans, the sweeper and the `Versioned` contract."""
 
 from lakebed.reclaim.model import CollectionPlan, CollectionReport, Deletable, Explanation, Pin, Version
 from lakebed.reclaim.sweep import Sweeper

@@ -1,6 +1,6 @@
-"""What keeps a version alive, and what may go: `Pin` and `CollectionPlan`. Pure data.
+"""The data types for keeping and deleting versions, such as `Pin` and `CollectionPlan`. Pure data.
 
-Owns: the vocabulary shared by all stores. Knows no store and does no I/O.
+Owns: the types that all stores share. Knows no store and does no I/O.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from lakebed.errors import LakebedError
 from lakebed.texts import html_table
 
 HTML_ROWS_MAX: Final = 100
-"""Rows of each kind shown in a notebook."""
+"""Most rows of each kind that a notebook shows."""
 
 
 T = TypeVar("T")
 
 
 class Listing(list[T]):
-    """A list of dataclasses, shown as a table in notebooks."""
+    """A list of dataclasses that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook: one row an item."""
+        """Return HTML for a notebook: one row for each item."""
         rows = [[getattr(item, part.name) for part in fields(cast(Any, item))] for item in self[:HTML_ROWS_MAX]]
         names = [part.name for part in fields(cast(Any, self[0]))] if self else []
         return html_table(names, rows, title="" if len(rows) == len(self) else f"{len(rows)} of {len(self):,}")
@@ -64,30 +64,30 @@ class Deletable:
     path: str
     size_bytes: int
     why: str
-    """One phrase: why it is unneeded, such as ``replaced by snapshot 7, no tag in [3, 7)``."""
+    """Why the object is not needed, in one phrase, such as ``replaced by snapshot 7, no tag in [3, 7)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlan:
     """The objects that would be deleted, and why. Creating a plan deletes nothing.
 
-    Order of execution: every path of `hide` first (versions become invisible), then, after the pins were read
-    again, every object of `doomed`.
+    Order of execution: first every path of `hide`, which makes versions invisible. Then the pins are read again. Then
+    every object of `doomed` is deleted.
     """
 
     store: str
     hide: tuple[str, ...]
     doomed: tuple[Deletable, ...]
     kept: dict[str, int] = field(default_factory=dict)
-    """Count of candidates kept, by reason."""
+    """Number of candidates that are kept, by reason."""
     warnings: tuple[str, ...] = ()
-    """Such as an unreadable manifest, with the objects that were therefore kept."""
+    """Warnings, such as an unreadable manifest, with the objects that were kept because of it."""
     notes: tuple[str, ...] = ()
     """Further information, such as when the bytes become free."""
 
     @property
     def bytes_freed(self) -> int:
-        """Sum of the sizes of all doomed objects, in bytes."""
+        """Sum of the sizes of the objects of `doomed`, in bytes."""
         return sum(doomed.size_bytes for doomed in self.doomed)
 
     def __repr__(self) -> str:
@@ -118,15 +118,15 @@ class CollectionReport:
     dry_run: bool
     plan: CollectionPlan | None = None
     notes: tuple[str, ...] = ()
-    """As the plan's."""
+    """The notes of the plan."""
     problem: str | None = None
-    """Why the store was not collected, or only in part; None: it was."""
+    """Why the store was not collected, or only in part; None: it was collected."""
     problem_kind: str | None = None
     """The kind of the error, such as ``owned`` or ``corruption``."""
 
     @classmethod
     def not_collected(cls, store: str, error: LakebedError, *, dry_run: bool) -> CollectionReport:
-        """Return the report of a store that could not be collected: nothing was deleted, and why."""
+        """Return the report of a store that could not be collected: it says that nothing was deleted, and why."""
         return cls(store, 0, 0, 0, {}, (), dry_run, problem=error.message, problem_kind=error.kind)
 
     def __repr__(self) -> str:

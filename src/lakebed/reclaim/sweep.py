@@ -2,13 +2,13 @@
 
 Invariants:
 - Only paths of a `CollectionPlan` are deleted, in the plan's order, in batches of at most `BATCH_COUNT_MAX` objects.
-- It deletes inside its store only: a path that would leave it (absolute, a URL, with ``..``) is refused before anything
-  is deleted. A sweeper that `reaches_outside` also deletes the objects that URLs name.
-- A missing object counts as deleted. An error in one batch is reported and the other batches continue; then the sweep
+- It deletes inside its store only: a path that leads outside (absolute, a URL, with ``..``) is refused before anything
+  is deleted. A sweeper with `reaches_outside` also deletes the objects that URLs name.
+- A missing object counts as deleted. An error in one batch is reported and the other batches continue. Then the sweep
   is not `complete`, and the caller keeps its plan.
-- Where names are given again, the caller says how to see that they still mean what was listed, and each request is
-  preceded by that look. A store deletes what has a name at that moment, whatever it is, so a process that sleeps
-  between look and request may delete the objects of that one request after others have put them anew
+- If names can be used again, the caller passes a check that they still mean what was listed, and the check precedes
+  each request. A store deletes the object that has the name at that moment, whatever it is. So a process that sleeps
+  between the check and the request may delete the objects of that one request after others have put them anew
   (docs/design/0018).
 """
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep has got."""
+    """The progress of a sweep."""
 
     done_count: int
     total_count: int
@@ -51,7 +51,7 @@ class Sweep:
     deleted_bytes: int = 0
     errors: list[str] = field(default_factory=list)
     is_ended: bool = False
-    """What was left was not deleted: its names were another's by then."""
+    """Whether the sweep ended early: the remaining names belonged to other objects by then, and were not deleted."""
 
     @property
     def complete(self) -> bool:
@@ -65,7 +65,7 @@ class Sweeper:
     Args:
         store: the folder to which every path of a plan is relative.
         progress: called after each batch.
-        reaches_outside: a path may be the URL of an object outside the store, which the caller has proven to own.
+        reaches_outside: a path may be the URL of an object outside the store; the caller has proven that it owns it.
     """
 
     def __init__(
@@ -82,12 +82,13 @@ class Sweeper:
     def sweep(
         self, plan: CollectionPlan, *, dry_run: bool = False, is_current: Callable[[], bool] | None = None
     ) -> CollectionReport:
-        """Delete the objects of `plan` (its `hide` first), or with `dry_run` only report them.
+        """Delete the objects of `plan`, those of `hide` first; with `dry_run` only report them.
 
         Args:
-            is_current: whether the names are still those of what was planned; asked before each request. When they are
+            is_current: called before each request; whether the names still belong to the objects that were planned. If
                 not, the sweep ends, and fewer objects are deleted than were planned.
-        Cost: 1 DELETE a thousand objects.
+
+        Cost: 1 DELETE for each thousand objects.
         """
         if dry_run:
             return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
@@ -97,7 +98,7 @@ class Sweeper:
             hidden = self.delete_all((Deletable(path, 0, "hidden") for path in plan.hide), is_current=is_current)
             hidden_count, sweep.is_ended = hidden.deleted_count, hidden.is_ended
             sweep.errors += hidden.errors
-        if sweep.complete:  # while a version is visible, its files stay
+        if sweep.complete:  # otherwise a version may still be visible, and its files must stay
             self.delete_all(plan.doomed, into=sweep, is_current=is_current)
         return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
 
@@ -137,7 +138,7 @@ class Sweeper:
         return sweep
 
     def _by_store(self, batch: Sequence[Deletable]) -> Iterator[tuple[ObjectStore, list[str], list[Deletable]]]:
-        """Group a batch by store; objects outside come first, before the objects that may name them."""
+        """Group a batch by store. Outside objects come first, before the objects inside that may name them."""
         inside: list[Deletable] = []
         outside: dict[str, tuple[ObjectStore, list[str], list[Deletable]]] = {}
         for deletable in batch:
@@ -154,7 +155,7 @@ class Sweeper:
 
 
 def report_of(plan: CollectionPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> CollectionReport:
-    """Return the report of a sweep that executed `plan`, or with `dry_run` would."""
+    """Return the report of a sweep that executed `plan`, or with `dry_run` would execute it."""
     return CollectionReport(
         store=plan.store,
         hidden_count=len(plan.hide) if dry_run else hidden_count,
@@ -169,7 +170,7 @@ def report_of(plan: CollectionPlan, sweep: Sweep, *, hidden_count: int, dry_run:
 
 
 def notes_on(store: ObjectStore, doomed: Sequence[Deletable]) -> tuple[str, ...]:
-    """Return notes about deletions in `store`; none when there are no deletions, or they are final."""
+    """Return notes about deletions in `store`; none if nothing is deleted or the deletions are final."""
     if not doomed or not store.is_versioned:
         return ()
     return (

@@ -10,7 +10,7 @@ from lakebed.reclaim.model import CollectionPlan, Explanation, Pin, Version
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A store with versions that can be pinned, branched, restored and collected."""
+    """A store whose versions can be pinned, branched, restored and collected."""
 
     @property
     def name(self) -> str:
@@ -18,7 +18,7 @@ class Versioned(Protocol):
         ...
 
     def versions(self) -> Iterator[Version]:
-        """Return readable versions, oldest first, pinned ones included."""
+        """Iterate over the readable versions, oldest first, including pinned ones."""
         ...
 
     def at(self, version: str) -> Any:
@@ -26,7 +26,7 @@ class Versioned(Protocol):
         ...
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """Keep a version alive under a name; the latest by default. Raises `AlreadyExists`, `NotFound`."""
+        """Keep a version alive under a name; by default the latest. Raises `AlreadyExists`, `NotFound`."""
         ...
 
     def pins(self) -> list[Pin]:
@@ -38,15 +38,15 @@ class Versioned(Protocol):
         ...
 
     def create_branch(self, name: str, *, version: str | None = None) -> Any:
-        """Create a writable branch of versions that starts from one of ours and shares its objects."""
+        """Create a writable branch that starts from a version of this store and shares its objects."""
         ...
 
     def restore(self, version: str) -> Version:
-        """Make an older version the newest one; history is kept."""
+        """Make an older version the newest one. History is kept."""
         ...
 
     def plan_collection(self) -> CollectionPlan:
-        """Plan what a collection would delete now, by the store's own retention settings. Delete nothing."""
+        """Plan what a collection would delete now, with the store's own retention settings. Delete nothing."""
         ...
 
     def why(self, path: str) -> Explanation:
