@@ -43,9 +43,9 @@ __all__ = [
     "open_reader",
     "register_operator",
 ]
-"""Without `open`: ``from lakebed.kv import *`` must leave the built-in one in place."""
+"""Without `open`: ``from lakebed.kv import *`` must not replace the built-in function."""
 
-if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+if not TYPE_CHECKING:  # with it, a type checker would accept every name
     __getattr__, __dir__ = on_first_use(
         __name__,
         {

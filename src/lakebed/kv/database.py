@@ -2,11 +2,12 @@
 
 Owns: the documented interface, and the hot paths of `get` and `put`. `WriterCore` has the state, `ReadVerbs` the scans.
 
-Invariants: thread-safe; a crash at any moment loses nothing that was acknowledged; once closed or fenced nothing is
-written any more.
+Invariants: thread-safe. A crash at any moment loses no acknowledged write. A closed or fenced database writes nothing
+any more.
 
-A plain `get` or scan answers from what this process knows. After another process has taken the database over, that may
-be out of date until a write, the lease or a poll finds the new owner; ``get(key, linearizable=True)`` asks first.
+A plain `get` or scan answers from the state that this process knows. After another process has taken the database over,
+the answer may be out of date until a write, the lease or a poll finds the new owner. ``get(key, linearizable=True)``
+asks the store first.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Database(ReadVerbs, Closing):
             return cls(location, claim, options=options)
         except Exception:
             with suppress(LakebedError):
-                claim.lease.give_up()  # otherwise our own lease would refuse the next try
+                claim.lease.give_up()  # otherwise our own lease would refuse the next attempt
             raise
 
     def __init__(self, location: DatabaseLocation, claim: Claim, *, options: DatabaseOptions) -> None:
@@ -416,7 +417,7 @@ class Database(ReadVerbs, Closing):
         return create_checkpoint(self.admin.location, options)
 
     def _wait_for_scope(self, scope: CheckpointScope) -> None:
-        """Wait until what a checkpoint of this scope includes is durable, and still ours."""
+        """Wait until everything that a checkpoint of this scope includes is durable, and this process still owns it."""
         if not isinstance(scope, CheckpointScope):
             raise InvalidRequest(
                 f"The scope of a checkpoint is a CheckpointScope, and {scope!r} was given.", kind="wrong_type"
@@ -572,6 +573,6 @@ class Database(ReadVerbs, Closing):
 
 
 def explain_closed(database: Database, words: str, *, in_fork: str) -> None:
-    """Let the verbs of a database say after its `close`, and in a forked process, why, in words behind its URL."""
+    """Set the reason that the verbs of a database state, after its URL, when it is closed, and in a forked process."""
     database._writer.why_closed = words
     database._writer.why_closed_in_fork = in_fork

@@ -1,6 +1,7 @@
-"""Where a database is, and how the databases it shares files with are reached. Every verb of `kv` takes one.
+"""The location of a database, through which the databases that share files with it are reached too.
 
-Invariants: two locations with one URL are the same database. It has no secrets but those of its stores.
+Every verb of `kv` takes a location. Invariants: two locations with the same URL are the same database. A location
+contains no secrets other than those of its stores.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class DatabaseLocation:
     """One database's folder.
 
     Attributes:
-        open_url: how other databases' folders are opened, by URL: with the same credentials.
-        is_probed: the store is known to honour create-only puts, since a lake around the folder was probed.
-        keeps_reserve: the folder is reached by a path of its own, and not in a lake, which has a reserve of disk space
-            for all its stores (`lakebed.objects.reserve`).
+        open_url: opens the folder of another database by URL, with the same credentials.
+        is_probed: whether the store is known to honour create-only puts, because the lake of the folder was probed.
+        keeps_reserve: whether the folder was reached by a path of its own, so that the database keeps its own reserve
+            of disk space. False in a lake, which has one reserve for all its stores (`lakebed.objects.reserve`).
     """
 
     store: ObjectStore
@@ -43,7 +44,7 @@ class DatabaseLocation:
         durable: bool = True,
         create: bool = True,
     ) -> DatabaseLocation:
-        """The location at a URL, or in an open store, such as a branch of a repository. Arguments as `open_store`.
+        """Return the location at a URL, or in an open store such as a repository's branch. Arguments as `open_store`.
 
         Cost: no request.
         """
@@ -60,12 +61,12 @@ class DatabaseLocation:
         return cls(store, environment, open_url, keeps_reserve=True)
 
     def keep_reserve(self) -> None:
-        """Keep space for collections on a full disk. Cost: nothing on object stores; else 1 HEAD, at first 1 PUT."""
+        """Reserve space for collections on a full disk. Cost: nothing on object stores; else 1 HEAD, at first 1 PUT."""
         if self.keeps_reserve:
             keep_reserve(self.store, size_bytes=DATABASE_RESERVE_BYTES)
 
     def drop_reserve(self) -> None:
-        """Let the space go, after a destruction. Cost: nothing on object stores; else 1 DELETE."""
+        """Release the reserved space, after a destruction. Cost: nothing on object stores; else 1 DELETE."""
         if self.keeps_reserve:
             drop_reserve(self.store)
 
@@ -75,14 +76,14 @@ class DatabaseLocation:
         return self.store.root_url
 
     def probe(self) -> None:
-        """Raise `InvalidRequest` when the store ignores create-only puts. Cost: nothing in a lake, else the probe's."""
+        """Raise `InvalidRequest` if the store ignores create-only puts. Cost: nothing in a lake, else the probe's."""
         if not self.is_probed:
             probe_create_only(self.store, environment=self.environment)
 
     def require_folder(self, *, held: bool) -> DatabaseLocation:
-        """The same place for who keeps it open; see `ObjectStore.require_folder`."""
+        """Return this location for a caller that keeps it open; see `ObjectStore.require_folder`."""
         return replace(self, store=self.store.require_folder(held=held))
 
     def other(self, url: str) -> DatabaseLocation:
-        """Another database's location, in the same environment."""
+        """Return the location of another database, in the same environment."""
         return DatabaseLocation(self.open_url(url), self.environment, self.open_url)

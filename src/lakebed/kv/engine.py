@@ -1,7 +1,7 @@
-"""The engine under an open database: built from a claim, with what the log holds beyond the files.
+"""The engine of an open database, which is built from a claim and from the log.
 
-Owns: how a claim becomes a tree. Invariants: the tree begins with the very files that the writer's checkpoint pins; the
-rows that only the log holds are in memory before the first read.
+Owns: how a claim becomes a tree. Invariants: the tree begins with exactly the files that the writer's checkpoint pins.
+Rows that are only in the log are in memory before the first read.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from lakebed.lsm.tree import Tree
 
 
 class Engine(NamedTuple):
-    """The parts of an open database that know files and rows."""
+    """The parts of an open database that handle files and rows."""
 
     tree: Tree
     publisher: WriterPublisher
     refs: CheckpointRefs
     groups: LogGroups | None
-    """None: there is no log."""
+    """None: the database has no log."""
     cache: BlockCache
     operator: MergeOperator | None
 
 
 def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseOptions) -> Engine:
-    """Read what the log holds beyond the files of the claim's manifest, and set the engine up over both.
+    """Read the rows of the log that are not in files of the claim's manifest, and set up the engine with both.
 
     Raises:
         InvalidRequest: the stored merge operator is not registered.
         Corruption, UnsupportedFormat: the log cannot be read.
         Fenced, Conflict: another claim was faster.
-    Cost: 1 LIST of the log and 1 GET an object of it that is not in files yet.
+    Cost: 1 LIST of the log, and 1 GET for each log object that is not in files yet.
     """
     manifest, environment = claim.manifest, location.environment
     recovered = replay(
         location, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch
     )
-    # The newest table continues: its rows are in the log, so nothing has to be flushed for them.
+    # The newest table stays active: its rows are in the log, so they need no flush.
     newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
     cache = block_cache()
     if options.cache_bytes is not None:
@@ -91,7 +91,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     if newest is not None:
         tree.active = newest
     if pinned is not manifest:
-        tree.poll_once()  # a compactor published while we opened: show that version, not the one before
+        tree.poll_once()  # a compactor published during the opening: show its version
     groups = _log_groups(location, claim, tree, options=options) if options.wal_enabled else None
     return Engine(tree, publisher, refs, groups, cache, operator)
 
@@ -114,13 +114,13 @@ def _checkpoint_id(claim: Claim) -> str:
 
 
 def _load_pinned_manifest(claim: Claim) -> Manifest:
-    """The manifest that the writer's checkpoint pins: the claim's, unless others have published since."""
+    """Load the manifest that the writer's checkpoint pins: the claim's, unless other processes have published since."""
     checkpoint = claim.manifest.checkpoint(_checkpoint_id(claim))
     if checkpoint is None or checkpoint.manifest_id == claim.manifest.manifest_id:
         return claim.manifest
     try:
         return claim.log.load(checkpoint.manifest_id)
-    except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has been here since
+    except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has run since
         raise Fenced(
             f"While a database was being opened for writing (epoch {claim.epoch}), another process took it: open it "
             "again only if that one should end.",

@@ -1,10 +1,10 @@
-"""Every path of a database, written and parsed here. Pure.
+"""The paths of a database, and how they are parsed. Pure.
 
 Owns: the folder and file names (on disk: DO NOT CHANGE). Paths are relative to the database's root.
 
 Invariants: numbers are padded to 20 digits, so that the order of names is the order of numbers. Each ``parse_``
-function answers None for a path that is not of its kind, so a database nested below ours, or another program's file, is
-never taken for our own.
+function returns None for a path of another kind, so the files of a database in a folder below, or of another program,
+are never taken for files of this database.
 """
 
 from __future__ import annotations
@@ -30,64 +30,64 @@ _WAL: Final = re.compile(rf"([0-9]{{{_DIGITS}}})\.wal", re.ASCII)
 
 
 def manifest_name(manifest_id: int) -> str:
-    """File name of a manifest."""
+    """Return the file name of a manifest."""
     return f"{manifest_id:0{_DIGITS}d}.manifest"
 
 
 def manifest_path(manifest_id: int) -> str:
-    """Path of a manifest."""
+    """Return the path of a manifest."""
     return f"{MANIFEST_FOLDER}/{manifest_name(manifest_id)}"
 
 
 def wal_name(wal_id: int) -> str:
-    """File name of a log object."""
+    """Return the file name of a log object."""
     return f"{wal_id:0{_DIGITS}d}.wal"
 
 
 def wal_path(wal_id: int) -> str:
-    """Path of a log object."""
+    """Return the path of a log object."""
     return f"{WAL_FOLDER}/{wal_name(wal_id)}"
 
 
 def sst_path(file_id: str) -> str:
-    """Path of a sorted file that this database owns."""
+    """Return the path of a sorted file that this database owns."""
     return f"{SST_FOLDER}/{file_id}{_SST_SUFFIX}"
 
 
 def parse_manifest_name(name: str) -> int | None:
-    """Id of a manifest's file name."""
+    """Parse the id in a manifest's file name."""
     return _number(_MANIFEST, name)
 
 
 def parse_wal_name(name: str) -> int | None:
-    """Id of a log object's file name."""
+    """Parse the id in a log object's file name."""
     return _number(_WAL, name)
 
 
 def parse_manifest(path: str) -> int | None:
-    """Id of a manifest's path."""
+    """Parse the id in a manifest's path."""
     return _inside(MANIFEST_FOLDER, path, parse_manifest_name)
 
 
 def parse_wal(path: str) -> int | None:
-    """Id of a log object's path."""
+    """Parse the id in a log object's path."""
     return _inside(WAL_FOLDER, path, parse_wal_name)
 
 
 def parse_boundary(path: str) -> int | None:
-    """Place in the chain of a boundary marker's path."""
+    """Parse the position of a boundary marker in its chain from the marker's path."""
     return _inside(BOUNDARY_FOLDER, path, lambda name: _number(_NUMBER, name))
 
 
 def parse_sst(path: str) -> str | None:
-    """File id of a sorted file's path."""
+    """Parse the file id in a sorted file's path."""
     folder, _, name = path.rpartition("/")
     stem = name.removesuffix(_SST_SUFFIX)
     return stem if folder == SST_FOLDER and stem != name and is_file_id(stem) else None
 
 
 def is_own(path: str) -> bool:
-    """Whether a path is one that databases write: of any kind above."""
+    """Whether a path is of one of the kinds above, which databases write."""
     return path == LEASE_PATH or any(
         parse(path) is not None for parse in (parse_manifest, parse_wal, parse_sst, parse_boundary)
     )

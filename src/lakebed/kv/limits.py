@@ -1,6 +1,6 @@
-"""What settings of a writer can work, checked before anything is touched. Pure.
+"""Checks of a writer's settings, made before anything is changed. Pure.
 
-Owns: the limits, and the sentence for each setting outside of them, and for options of another type.
+Owns: the limits, and the error messages for settings outside of them and for options of another type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakebed.kv.options import DatabaseOptions
 T = TypeVar("T")
 
 L0_SST_BYTES_MAX: Final = 1 << 30
-"""A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
+"""A log object has at most the rows of one memtable and one batch, in Arrow columns, whose limit is 2 GiB."""
 
 _POSITIVE: Final = (
     "wal_flush_interval_ms",
@@ -37,7 +37,7 @@ _MERGES_SEVERAL: Final = ("l0_compaction_count", "run_compaction_count")
 
 
 def check_type(options: Any, expected: type[T]) -> T:
-    """The options, when they are of that type. Raises `InvalidRequest`, kind ``wrong_type``."""
+    """Return the options if they have the expected type. Raises `InvalidRequest`, kind ``wrong_type``."""
     if not isinstance(options, expected):
         raise InvalidRequest(
             f"These options are {expected.__name__}, and {type(options).__name__} was given: write "

@@ -1,14 +1,14 @@
-"""The manifests of one database: reading the newest, and changing it by appending the next.
+"""The manifests of one database. The newest is read, and is changed by appending the next.
 
-Owns: `ManifestLog`, which sets `manifest_id`, `write_id`, `created_at_ms`, `content_since` and
-`previous_write_ids`; no other code does.
+Owns: `ManifestLog`. Only it sets `manifest_id`, `write_id`, `created_at_ms`, `content_since` and `previous_write_ids`.
 
 Invariants:
-- Manifest N+1 is created once and never replaced; its author had read N. So ids have no gaps while the database lives,
-  and the write ids that a manifest lists are those of the versions just below it.
-- A change is a pure function of a manifest that checks its preconditions: after a lost race it is called again, with
-  the newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
-- What is passed by the boundary is never written again (`raise_boundary`, before a collector deletes manifests).
+- Manifest N+1 is created once and never replaced, by a process that had read N. So ids have no gaps while the database
+  lives, and the write ids that a manifest lists are those of the preceding manifests.
+- A change is a pure function of a manifest, and checks its preconditions. After a lost race it is called again with the
+  newest manifest. The log resolves a lost reply: either the change happened once, or the error says that the outcome is
+  not known.
+- A manifest below the boundary is never written again. A collector calls `raise_boundary` before it deletes manifests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRIES_MAX: Final = 1_000
 
 
 class ManifestLog:
-    """The manifests of one database. Thread-safe; remembers the newest one it saw."""
+    """The manifests of one database. Thread-safe. Remembers the newest manifest that it saw."""
 
     def __init__(self, location: DatabaseLocation) -> None:
         self._location = location
@@ -58,7 +58,7 @@ class ManifestLog:
             environment=location.environment,
         )
         self._seen: DecodedManifest | None = None
-        # Changes of one process wait for each other here, which is cheaper than losing races to each other.
+        # Changes of one process wait for each other here, which is cheaper than lost races.
         self._changing = location.environment.runtime.lock()
 
     @property
@@ -67,11 +67,12 @@ class ManifestLog:
         return None if self._seen is None else self._seen.manifest
 
     def latest(self) -> Manifest:
-        """The newest manifest, of a destroyed or unfinished database too.
+        """Return the newest manifest, also of a destroyed or unfinished database.
 
         Raises:
-            NotFound: kind ``database_not_found``; says what is there instead.
-            Corruption, UnsupportedFormat: it cannot be read.
+            NotFound: kind ``database_not_found``; the message says what is there instead.
+            Corruption, UnsupportedFormat: the manifest cannot be read.
+
         Cost: 1 LIST, and 1 GET if it is not the one seen last; 1 LIST more if there is none.
         """
         manifest = self.find_latest()
@@ -80,22 +81,22 @@ class ManifestLog:
         return manifest
 
     def find_latest(self) -> Manifest | None:
-        """The newest manifest; None if there is none. Errors and cost as `latest`."""
+        """Return the newest manifest; None if there is none. Errors and cost as `latest`."""
         document = self._find_newest()
         return None if document is None else document.manifest
 
     def load(self, manifest_id: int) -> Manifest:
-        """One manifest by id, whether anything still pins it or not.
+        """Return one manifest by id, whether or not anything still pins it.
 
         Raises:
             NotFound: kind ``manifest_not_found``.
-            Corruption, UnsupportedFormat: it cannot be read.
+            Corruption, UnsupportedFormat: the manifest cannot be read.
         Cost: 1 GET; nothing for the one seen last.
         """
         return self._load(manifest_id).manifest
 
     def ids(self) -> list[int]:
-        """Ids of all manifests that are there, ascending. Cost: 1 LIST a thousand."""
+        """Return the ids of all manifests that exist, ascending. Cost: 1 LIST for each thousand."""
         return self._log.ids()
 
     def _find_newest(self) -> DecodedManifest | None:
@@ -103,7 +104,7 @@ class ManifestLog:
             try:
                 document = self._load(newest)
             except NotFound:
-                continue  # collected since the listing: a newer one is there
+                continue  # collected since the listing, so a newer one exists
             return self._remember(document)
         return None
 
@@ -136,13 +137,13 @@ class ManifestLog:
         return document
 
     def create(self, first: Manifest) -> Manifest:
-        """Make the first manifest of a path that never had one. Decides between rivals: exactly one gets through.
+        """Create the first manifest at a path that never had one. Of several concurrent callers exactly one succeeds.
 
         Args:
-            first: all but `manifest_id`, `write_id`, `created_at_ms` and `previous_write_ids`, which are set here.
+            first: the manifest. The fields that only this class sets are replaced.
 
         Raises:
-            AlreadyExists: kind ``database_exists``; another was faster, or was here before.
+            AlreadyExists: kind ``database_exists``; another caller was faster, or the database existed before.
             OutcomeUnknown: the store gave no clear answer.
         Cost: 1 PUT + 1 LIST.
         """
@@ -159,21 +160,22 @@ class ManifestLog:
         """Apply a change to the newest manifest and append the result.
 
         Args:
-            change: the manifest that should follow the one given, or None when there is nothing to do. Called again
-                with a newer one after each lost race; must not use this log's `update`. Whatever it raises passes on,
-                and nothing has changed.
-            fresh: read the newest manifest first; False begins with the one seen last, if there is one.
+            change: returns the manifest that should follow its argument, or None if there is nothing to do. It is
+                called again with a newer manifest after each lost race. It must not call this log's `update`. If it
+                raises, the error is passed on and nothing has changed.
+            fresh: read the newest manifest first. False begins with the one seen last, if there is one.
 
         Returns:
-            What was appended; for None of `change`, what it was given.
+            The manifest that was appended; if `change` returned None, its argument.
 
         Raises:
             NotFound: kind ``database_not_found``.
             UnsupportedFormat: the newest manifest may be read but not followed by this lakebed.
-            OutcomeUnknown: the store gave no clear answer, so the change may be there, or still land: a
-                second call lets `change` look for it. Kind ``boundary_forgotten``: this call slept through so many
+            OutcomeUnknown: the store gave no clear answer, so the change may have happened, or may still happen. Call
+                again, so that `change` can look for it. Kind ``boundary_forgotten``: this call slept during so many
                 collections that its outcome is not recorded any more.
-        Cost: 1 PUT + 1 LIST if no other process wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
+
+        Cost: 1 PUT + 1 LIST if no other process wrote since; with `fresh` and after a lost race 1 LIST + 1 GET before.
         """
         with self._changing:
             base = None if fresh else self._seen
@@ -226,27 +228,30 @@ class ManifestLog:
             )
 
     def check_deletable(self) -> None:
-        """To be called before objects are deleted, after `latest`.
+        """Check that this lakebed may delete objects. Call it after `latest`, before objects are deleted.
 
-        Raises `UnsupportedFormat`: the manifest seen last may be read but not followed by this lakebed, so what it
-        does not need is not known here either. Cost: nothing.
+        Raises `UnsupportedFormat`: this lakebed may read the manifest seen last but not write the next one, so it does
+        not know either which objects the database does not need. Cost: nothing.
         """
         if self._seen is not None:
             self._refuse_newer(self._seen)
 
     def boundary(self) -> int:
-        """Ids below this are never used again; 0 before the first collection. Cost: 1 LIST, 1 GET when it moved."""
+        """Return the boundary, below which no id is ever used again; 0 before the first collection.
+
+        Cost: 1 LIST, and 1 GET if it has moved.
+        """
         return self._log.boundary()
 
     def raise_boundary(self, below: int, *, manifest: Manifest) -> None:
-        """Promise that no manifest below `below` is ever written again. To be called before any of them is deleted.
+        """Ensure that no manifest below `below` is ever written again. Call it before any of them is deleted.
 
         Args:
             below: at most the id of `manifest`.
-            manifest: the newest; the write ids in it are passed on, so that no older manifest has to be read.
+            manifest: the newest. The write ids in it are passed on, so that older manifests need not be read.
 
-        Cost: 4 LIST + 1 PUT; 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection, the
-        first of them free.
+        Cost: 4 LIST + 1 PUT, and 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection, of
+        which the first is free.
         """
         self._log.raise_boundary(below, write_ids=self._load_write_ids(manifest, down_to=self._log.boundary()))
 
@@ -262,10 +267,10 @@ class ManifestLog:
             try:
                 manifest = self.load(lowest)
             except (NotFound, Corruption, UnsupportedFormat):
-                return known  # collected, then a marker has the rest; or unreadable, then the log looks itself
+                return known  # collected: a marker has the other write ids; or unreadable: the log reads it itself
 
     def withdraw_late(self) -> list[int]:
-        """Take back manifests that landed after the boundary had passed them. As `NumberedLog.withdraw_late`."""
+        """Delete manifests that were written after the boundary had passed them. As `NumberedLog.withdraw_late`."""
         return self._log.withdraw_late()
 
 
@@ -278,7 +283,7 @@ _ADVICE: Final = {
 
 
 def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
-    """What is in a folder that is not a database: a kind, and words for a message.
+    """Describe the content of a folder that is not a database: a kind, and words for a message.
 
     Returns:
         Kind ``nothing``, ``database`` (its manifests have appeared since), ``table``, ``lake`` or ``other``.
@@ -293,7 +298,7 @@ def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
         return "nothing", "the folder is empty or missing"
     if f"{MANIFEST_FOLDER}/" in names and "schema/" not in names:
         return "database", f"the folder {MANIFEST_FOLDER!r} there holds no manifest that can be found"
-    if "schema/" in names:  # also of a table into which nothing was written
+    if "schema/" in names:  # a table has this folder even before its first write
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
         return "lake", "it is a lake, whose databases and tables lie below it"

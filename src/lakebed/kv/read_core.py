@@ -1,7 +1,8 @@
-"""Scans and bulk reads: the code that databases, snapshots, transactions and readers share.
+"""Scans and bulk reads, shared by databases, snapshots, transactions and readers.
 
-Owns: the checks of arguments, and what keeps the files of a scan alive. Invariant: a scan reads the version at which it
-was called, not the one at which its first row is taken. Does not know: where a view comes from (`ViewSource`).
+Owns: the checks of arguments, and the references that keep the files of a scan alive. Invariant: a scan reads the
+version of the moment of the call, not that of the moment at which its first row is taken. Does not know: where a view
+comes from (`ViewSource`).
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _ONE_KEY: Final = bytes | str
 
 
 class ViewSource(Protocol):
-    """Where reads get their view."""
+    """The source from which reads take their view."""
 
     def pin_view(self) -> tuple[View, object]:
-        """A view, and an object that keeps its files as long as it is referenced. Raises `Closed`."""
+        """Return a view, and an object that keeps its files as long as it is referenced. Raises `Closed`."""
         ...
 
     def explain(self, error: LakebedError) -> LakebedError:
-        """Why a file is gone or damaged: a more precise error if there is one, otherwise the same."""
+        """Return a more precise error for a missing or damaged file if there is one, otherwise the same error."""
         ...
 
     def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Generator[T, None, None]:
-        """Give what is read of a view lazily, with explained errors."""
+        """Yield the rows of a view lazily. Errors are explained."""
         try:  # a generator's arguments live as long as the generator: that keeps `pin`
             yield from rows_of(view)
         except LakebedError as error:
@@ -45,7 +46,7 @@ class ViewSource(Protocol):
 
 
 def raise_explained(source: ViewSource, error: LakebedError) -> NoReturn:
-    """Raise an error of a read, or what the source makes of it."""
+    """Raise an error of a read, as the source explains it."""
     explained = source.explain(error) if isinstance(error, NotFound | Corruption) else error
     if explained is error:
         raise error
@@ -58,7 +59,7 @@ class FixedView(ViewSource):
     Args:
         pin: keeps the files of the view.
         writer: the source that the view was taken from; it explains errors.
-        closed: what the error says of a read after `close`.
+        closed: text of the error that reads raise after `close`.
     """
 
     def __init__(self, view: View, pin: object, *, writer: ViewSource, closed: str) -> None:
@@ -81,7 +82,7 @@ class FixedView(ViewSource):
         return self._writer.explain(error)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key that was checked; None if it has none."""
+        """Return the value of a checked key; None if it has none."""
         view, _ = self.pin_view()
         try:
             return view.get(key)
@@ -89,18 +90,18 @@ class FixedView(ViewSource):
             raise_explained(self, error)
 
     def close(self) -> None:
-        """Release the view; scans that have begun continue. Closing twice is a no-op."""
+        """Release the view. Scans that have begun continue. Closing twice is a no-op."""
         self._pinned = None
 
 
 def _check_keys(keys: Sequence[bytes]) -> None:
     """Raise `InvalidRequest` for the first key that is invalid, if there is one."""
     try:
-        size_bytes = len(b"".join(keys))  # first: no other step has the processor load as many of them at once
-        # Together no longer than one key may be, none of them is longer.
+        size_bytes = len(b"".join(keys))  # first: no other step loads so many keys into the processor's caches at once
+        # If all keys together are no longer than one key may be, no key is too long.
         is_short = size_bytes <= KEY_BYTES_MAX or max(map(len, keys)) <= KEY_BYTES_MAX
         is_valid = is_short and all(keys) and countOf(map(type, keys), bytes) == len(keys)
-    except (TypeError, ValueError, BufferError):  # by what is no bytes
+    except (TypeError, ValueError, BufferError):  # raised for a key that is not bytes
         is_valid = False
     if not is_valid:
         for key in keys:
@@ -108,7 +109,7 @@ def _check_keys(keys: Sequence[bytes]) -> None:
 
 
 class _Rows(chain[tuple[bytes, bytes]]):
-    """The rows of some pieces, one after another: no step of Python for a row, but one for a piece."""
+    """The rows of some pieces, one after another. It runs Python code once for each piece, and none for each row."""
 
     __slots__ = ("_pieces",)
     _pieces: Generator[Iterable[tuple[bytes, bytes]], None, None]
@@ -123,13 +124,13 @@ class _Rows(chain[tuple[bytes, bytes]]):
         return "<rows of a scan, read as they are asked for: (key, value) each>"
 
     def close(self) -> None:
-        """End it, and release what it reads."""
+        """End the iteration, and release what it reads."""
         self._pieces.close()
-        deque(self, 0)  # what is left of a piece that was read
+        deque(self, 0)  # consume the rest of the piece that was read last
 
 
 class ReadVerbs:
-    """Reads of more than one key over a source of views: verbs of databases, snapshots, transactions and readers."""
+    """Reads of more than one key from a `ViewSource`: verbs of databases, snapshots, transactions and readers."""
 
     def __init__(self, source: ViewSource) -> None:
         self._source = source
@@ -180,7 +181,7 @@ class ReadVerbs:
         return self._scan(check_prefix(prefix), reverse=reverse, limit=check_limit(limit))
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
-        """As `scan`, of a range that was checked."""
+        """As `scan`, of a checked range."""
         view, pin = self._source.pin_view()
         if bounds is None or limit == 0:
             return iter(())

@@ -1,16 +1,16 @@
-"""Which version a reader reads: pinned by its own checkpoint, by another one, by its number, or just the newest.
+"""The version that a reader reads: that of its own checkpoint, of another checkpoint, of a number, or the newest one.
 
-Owns: `PinnedVersion` and the four sources of one. `acquire` is called when a reader opens, at each poll, and when a
-file is gone.
+Owns: `PinnedVersion` and its four sources. `acquire` is called when a reader opens, at each poll, and when a file is
+gone.
 
 Invariants:
-- Of its own checkpoints a reader keeps the one it shows and every older one that a scan reads: the scan references the
-  `CheckpointRef`, and the first update after the last reference is gone leaves the checkpoint out. Nothing is released
-  by a call, so no lock is taken while an abandoned scan is torn down, in whichever thread that happens.
-- The checkpoint that is shown is never removed: it becomes an older one when a newer version was acquired, and goes
-  with a later update.
+- Of its own checkpoints, a reader keeps the one that it shows and every older one that a scan reads. The scan
+  references the `CheckpointRef`, and the first update after the last reference is gone removes the checkpoint. No call
+  releases a checkpoint, so no lock is taken while an abandoned scan is torn down, in whichever thread that happens.
+- The checkpoint that is shown is never removed. It becomes an older one when a newer version was acquired, and a later
+  update removes it.
 - A fork of the process has no checkpoint at first, and leaves those of its parent alone.
-- An own checkpoint that is gone or expired pins nothing any more: a new one is made from the newest manifest.
+- An own checkpoint that is gone or expired pins nothing any more. A new one is made from the newest manifest.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from lakebed.kv.options import ReaderOptions
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """A version to read, and what pins it."""
+    """A version to read, and the checkpoint that pins it."""
 
     manifest: Manifest
-    """Whose files are read."""
+    """The manifest whose files are read."""
     newest: Manifest
-    """What the log is read by: the newest manifest when this was decided; for a fixed version, its own."""
+    """The manifest by which the log is read: the newest one at the decision; for a fixed version, its own manifest."""
     through: int | None
-    """Last log object that belongs to the version; None: as far as the log goes."""
+    """Last log object that belongs to the version; None: the version has all of the log."""
     checkpoint: Checkpoint | None
-    """What pins it."""
+    """The checkpoint that pins the version; None: nothing does."""
     ref: CheckpointRef | None = None
-    """Reference it as long as files of this version are read."""
+    """A reader references it as long as it reads files of this version."""
 
 
 class ReadVersionSource(Protocol):
@@ -63,11 +63,11 @@ class ReadVersionSource(Protocol):
 
     @property
     def moves(self) -> bool:
-        """Whether there is ever anything new."""
+        """Whether the version can change."""
         ...
 
     def acquire(self) -> PinnedVersion:
-        """The version to read now. Raises what `check_open` and `find_checkpoint` raise, and `NotFound`."""
+        """Return the version to read now. Raises `NotFound`, and as `check_open` and `find_checkpoint`."""
         ...
 
     def leave(self) -> None:
@@ -84,7 +84,7 @@ class _Located(ReadVersionSource):
 
 
 class CheckpointSource(_Located):
-    """A checkpoint of another owner; it is neither moved nor refreshed."""
+    """A checkpoint of another owner. It is neither moved nor refreshed."""
 
     moves = False
 
@@ -93,7 +93,10 @@ class CheckpointSource(_Located):
         self._wanted = checkpoint
 
     def acquire(self) -> PinnedVersion:
-        """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
+        """Return the version of the checkpoint while the checkpoint lives, also in a destroyed database.
+
+        Cost: 1 LIST + 1 or 2 GET.
+        """
         newest = self._log.latest()
         now_ms = self._location.environment.clock.now_ms()
         checkpoint = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
@@ -103,7 +106,7 @@ class CheckpointSource(_Located):
 
 
 class VersionSource(_Located):
-    """A manifest that is read without a checkpoint; a collection may delete its files meanwhile."""
+    """A manifest that is read without a checkpoint. A collection may delete its files while they are read."""
 
     moves = False
 
@@ -112,7 +115,7 @@ class VersionSource(_Located):
         self._version = version
 
     def acquire(self) -> PinnedVersion:
-        """The version. Raises `NotFound` if it is not readable any more. Cost: 1 LIST + 2 GET."""
+        """Return the version. Raises `NotFound` if it is not readable any more. Cost: 1 LIST + 2 GET."""
         newest = check_open(self._log.latest(), self._location.url)
         now_ms = self._location.environment.clock.now_ms()
         check_readable(newest, self._version, now_ms=now_ms, url=self._location.url)
@@ -121,18 +124,18 @@ class VersionSource(_Located):
 
 
 class LatestSource(_Located):
-    """The newest manifest, without a pin: if files are gone, the newest manifest is read again."""
+    """The newest manifest, without a pin. If files are gone, the newest manifest is read again."""
 
     moves = True
 
     def acquire(self) -> PinnedVersion:
-        """The newest version. Cost: 1 LIST, and 1 GET when it is new."""
+        """Return the newest version. Cost: 1 LIST, and 1 GET if it is new."""
         newest = check_open(self._log.latest(), self._location.url)
         return PinnedVersion(newest, newest, None, None)
 
 
 class OwnCheckpointSource(_Located):
-    """A checkpoint of our own that follows the database's files."""
+    """A checkpoint of the reader's own, which follows the database's files."""
 
     moves = True
 
@@ -140,27 +143,27 @@ class OwnCheckpointSource(_Located):
         super().__init__(location)
         self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
         self._refreshed_s = location.environment.clock.monotonic_s()
-        """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
+        """When our checkpoints last got a full lifetime, by the monotonic clock: the wall clock may be set back."""
         self._begin()
 
     def _begin(self) -> None:
-        """Have no checkpoint in this process yet."""
+        """Begin without a checkpoint, in a new reader and in a forked process."""
         self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
         self._ref: CheckpointRef | None = None
         self._manifest: Manifest | None = None
-        """The one that the checkpoint of `_ref` pins."""
+        """The manifest that the checkpoint of `_ref` pins."""
         self._older: list[tuple[str, weakref.ref[CheckpointRef]]] = []
         self._asked_id: str | None = None
-        """Of a checkpoint whose creation was not answered: the next try uses the same id."""
+        """Id of a checkpoint whose creation was not answered. The next attempt uses the same id."""
 
     def acquire(self) -> PinnedVersion:
         """Keep, refresh or re-establish the checkpoint, and remove the older ones that no scan reads.
 
-        On a full disk no checkpoint can be made: then the newest version without one, as by `LatestSource`, until a
-        later call makes it.
+        On a full disk no checkpoint can be made. Then return the newest version without a checkpoint, as
+        `LatestSource`, until a later call makes the checkpoint.
 
-        Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
-        checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
+        Cost: 1 LIST, and 1 GET if the manifest is new. If files have changed, half of a lifetime has passed, or an
+        older checkpoint can be removed, also an update: 1 PUT + 1 LIST, and 1 LIST of the log for a new checkpoint.
         """
         if self._owner.pid != os.getpid():
             self._begin()
@@ -214,7 +217,7 @@ class OwnCheckpointSource(_Located):
         return checkpoint.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
 
     def _free_ids(self) -> list[str]:
-        """Older checkpoints that no scan reads any more."""
+        """Return the ids of older checkpoints that no scan reads any more."""
         return [checkpoint_id for checkpoint_id, ref in self._older if ref() is None]
 
     def _establish(self) -> Manifest:
@@ -264,7 +267,7 @@ class OwnCheckpointSource(_Located):
         return newest
 
     def _renew_checkpoints(self, manifest: Manifest, free: list[str], now_ms: int) -> Manifest:
-        """Without the checkpoints that are free, and with a full lifetime from now for ours that are live."""
+        """Return the manifest without the free checkpoints, and with a full lifetime from now for our live ones."""
         for checkpoint_id in free:
             manifest = without_checkpoint(manifest, checkpoint_id)
         if self._lifetime_ms is None:
@@ -281,7 +284,7 @@ class OwnCheckpointSource(_Located):
         self._older = [(checkpoint_id, ref) for checkpoint_id, ref in self._older if checkpoint_id not in ids]
 
     def leave(self) -> None:
-        """Remove all our checkpoints from the manifest, also those that abandoned scans read. Cost: 1 update."""
+        """Remove all our checkpoints from the manifest, including those that unfinished scans read. Cost: 1 update."""
         if self._owner.pid != os.getpid():
             self._begin()
         ours = [checkpoint_id for checkpoint_id, _ in self._older]

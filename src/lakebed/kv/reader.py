@@ -1,6 +1,6 @@
-"""`DatabaseReader`: reads a database while another process may write it; the two do not communicate.
+"""`DatabaseReader`: reads a database while another process may write it. The two processes do not communicate.
 
-Owns: the documented interface, the options, and the thread that polls. The state is `ReaderCore`'s.
+Owns: the documented interface, the options, and the thread that polls. `ReaderCore` has the state.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class DatabaseReader(ReadVerbs, Closing):
             except Closed:
                 return
             except LakebedError as error:
-                self._poll_error = error  # the next poll tries again; reads after the checkpoint's end raise
+                self._poll_error = error  # the next poll tries again; once the checkpoint has ended, reads raise
             else:
                 self._poll_error = None
 

@@ -1,16 +1,16 @@
 """`ReaderCore`: which version a reader shows, when it looks for a newer one, and what a missing file means.
 
-Owns: the view that is shown, with what pins it. What decides on the version is in `lakebed.kv.read_version`, the log's
-rows in `lakebed.kv.tail`.
+Owns: the view that is shown, with the checkpoint that pins it. `lakebed.kv.read_version` decides on the version, and
+`lakebed.kv.tail` reads the rows of the log.
 
 Invariants:
-- A call reads one version: its view is taken once, and a scan keeps it, with the checkpoint under it, until it ends.
-  If files of that version are gone before a scan has its first row, the scan reads the newest version instead.
-- The version that is shown existed: files of one manifest, and the log after them without a gap. Versions are shown in
-  their order.
-- A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so what a
-  scan still reads after that is right; what is gone raises, and no answer comes from part of a version.
-- One thread looks for news at a time; readers wait for it only if files that they read are gone.
+- A call reads one version. Its view is taken once, and a scan keeps the view and its checkpoint until the scan ends. If
+  files of that version are gone before a scan has its first row, the scan reads the newest version instead.
+- The version that is shown existed: it has the files of one manifest, and the log after them without a gap. Versions
+  are shown in their order.
+- A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so the
+  rows that a scan still reads after that are right. A missing file raises, so an answer never has part of a version.
+- One thread at a time looks for a newer version. Reads wait for it only if files that they need are gone.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ T = TypeVar("T")
 _END: Final = object()
 
 _TRIES_MAX: Final = 16
-"""How often a reader starts again because the database changed while it looked."""
+"""How often a reader starts again because the database changed while it looked for a newer version."""
 
 _MOVED_KINDS: Final = frozenset({LOG_MOVED, "log_collected", "manifest_not_found"})
 
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """What is read. A scan references it until it ends, and by it what pins the version."""
+    """The version that is shown. A scan references it until it ends, and through it the pin of the version."""
 
     version: PinnedVersion
     view: View
@@ -68,11 +68,11 @@ class ReaderCore(ViewSource):
         self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
         self._reads = ReadVerbs(self)
         self.shown: ShownVersion | None = None
-        """None: nothing was read yet, or it is closed."""
+        """None: nothing was read yet, or the reader is closed."""
         follow_forks(self, ReaderCore._begin_tail)
 
     def _begin_tail(self) -> None:
-        """Read the log anew at the next look: in a forked process, where a look of the parent's is half done."""
+        """Make the next poll read the log anew: in a forked process, where a poll of the parent may be half done."""
         self._tail = LogTail(self._location, table_bytes_max=self._table_bytes_max)
 
     @property
@@ -81,7 +81,7 @@ class ReaderCore(ViewSource):
         return self._location.url
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key that was checked; as `DatabaseReader.get`."""
+        """Return the value of a checked key; as `DatabaseReader.get`."""
         for _ in range(_TRIES_MAX):
             shown = self._fresh()
             try:
@@ -102,15 +102,15 @@ class ReaderCore(ViewSource):
         raise self._moves_too_fast()
 
     def pin_view(self) -> tuple[View, ShownVersion]:
-        """What is shown, on a checkpoint that lives. Raises `Closed`."""
+        """Return the version that is shown, with a live checkpoint. Raises `Closed`."""
         shown = self._fresh()
         return shown.view, shown
 
     def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Generator[T, None, None]:
-        """Give what is read lazily; of the newest version if files of this one are gone before anything was given."""
+        """Yield rows lazily. If files are gone before the first row, yield the rows of the newest version instead."""
         assert isinstance(pin, ShownVersion)
         shown = pin
-        del view, pin  # the scan may move on, and then nothing of the older version has to stay
+        del view, pin  # the scan may move to a newer version, and must not keep the older one
         for _ in range(_TRIES_MAX):
             rows = iter(rows_of(shown.view))
             try:
@@ -130,9 +130,10 @@ class ReaderCore(ViewSource):
         raise self._moves_too_fast()
 
     def explain(self, error: LakebedError) -> LakebedError:
-        """`Conflict` for a file that is gone under a scan: its version cannot be read to the end.
+        """Return a `Conflict` for a file that is gone during a scan: its version cannot be read to the end.
 
-        No other version can take its place, because rows of two versions would make a state that never existed.
+        The scan cannot continue with another version, because rows of two versions would make a state that never
+        existed.
         """
         if not isinstance(error, NotFound):
             return error
@@ -144,14 +145,14 @@ class ReaderCore(ViewSource):
         )
 
     def current(self) -> ShownVersion:
-        """What is shown. Raises `Closed`."""
+        """Return the version that is shown. Raises `Closed`."""
         shown = self.shown
         if shown is None:
             raise Closed(f"The reader of {self.url} was closed: open a new one.")
         return shown
 
     def _fresh(self) -> ShownVersion:
-        """What is shown, on a checkpoint that lives."""
+        """Return the version that is shown, with a live checkpoint."""
         shown = self.current()
         checkpoint = shown.version.checkpoint
         if checkpoint is None or checkpoint.is_live(self._clock.now_ms()):
@@ -162,7 +163,7 @@ class ReaderCore(ViewSource):
         return self.current()
 
     def _look_again(self, shown: ShownVersion, missing: LakebedError) -> None:
-        """After a missing file: return if another version is shown by now, raise if ours needs what is gone."""
+        """Look for a newer version after a missing file. Return if another version is shown by now, otherwise raise."""
         with self._polling:
             if self.current() is not shown:
                 return
@@ -203,17 +204,17 @@ class ReaderCore(ViewSource):
 
     @property
     def moves(self) -> bool:
-        """Whether there is ever anything new."""
+        """Whether the version that is shown can change."""
         return self._source.moves
 
     def leave(self) -> None:
-        """Show nothing any more, and remove our checkpoint. Raises what an update of the manifest raises."""
+        """Stop showing a version, and remove our checkpoint. Raises as an update of the manifest."""
         with self._polling:
             self.shown = None
             self._source.leave()
 
     def _advance(self) -> bool:
-        """Acquire the newest version and show it; whether it is new. The caller holds `_polling`, or is alone."""
+        """Acquire the newest version and show it. Return whether it is new. The caller has `_polling`, or is alone."""
         moved: LakebedError | None = None
         looked_at: int | None = None
         log_epoch = 0
@@ -230,16 +231,16 @@ class ReaderCore(ViewSource):
                     self._check_manifests(version.newest, log_epoch, error)
                     log_epoch = error.facts["epoch"]
             except Corruption as error:
-                # It may be missing because the database moved or was destroyed: so it must be missing twice.
+                # An object may be missing because the database moved or was destroyed, so it must be missing twice.
                 if version is None or version.newest.manifest_id == looked_at:
                     raise
                 looked_at, moved = version.newest.manifest_id, error
         raise self._moves_too_fast() from moved
 
     def _check_manifests(self, newest: Manifest, log_epoch: int, moved: LakebedError) -> None:
-        """Raise `Corruption` when a manifest is of an older writer than a record that was seen before it was read.
+        """Raise `Corruption` if a manifest is of an older writer than a log record that was seen before it was read.
 
-        A writer puts its epoch into a manifest before it writes a record.
+        This cannot happen otherwise, because a writer puts its epoch into a manifest before it writes a record.
         """
         if newest.writer_epoch < log_epoch:
             raise Corruption(
@@ -260,7 +261,7 @@ class ReaderCore(ViewSource):
             self.shown = ShownVersion(version, self._view(version))
             return True
         if not came and before.version.manifest.manifest_id == manifest.manifest_id:
-            self.shown = ShownVersion(version, before.view)  # only the end of the checkpoint may have moved
+            self.shown = ShownVersion(version, before.view)  # only the expiry of the checkpoint may have changed
             return False
         files = self._files_of(before.version.manifest)
         self.shown = ShownVersion(version, self._view(version))
@@ -280,7 +281,7 @@ class ReaderCore(ViewSource):
         )
 
     def _files_of(self, manifest: Manifest) -> FileStore:
-        """Handles of files, kept from version to version while the ancestors that own some of them are the same."""
+        """Return the store of file handles. Versions share it while the ancestors that own some files are the same."""
         if self._files is None or self._files[0] != manifest.external_databases:
             files = FileStore(
                 self._location.store,

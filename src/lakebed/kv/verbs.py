@@ -1,6 +1,6 @@
-"""`DatabaseVerbs`: every verb on a database that needs no open one, and the `Versioned` contract over them.
+"""`DatabaseVerbs`: every verb on a database that does not need it open, with the `Versioned` contract.
 
-An open database has one as `Database.admin`.
+An open database has these verbs as `Database.admin`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport, Explanation,
 from lakebed.reclaim.sweep import Progress
 
 _PASSING_LIFETIME: Final = timedelta(hours=1)
-"""Of a checkpoint that holds a version while it is cloned or restored; after a crash it stays for so long."""
+"""Lifetime of a checkpoint that pins a version while it is cloned or restored. After a crash it stays for so long."""
 
 
 @check_arguments
@@ -404,10 +404,10 @@ class DatabaseVerbs:
 
     @contextmanager
     def _pin_version(self, version: str, begun: str | None = None) -> Iterator[str]:
-        """The id of a checkpoint on a version, for as long as it is worked on.
+        """Pin a version while it is in use. Yield the checkpoint's id.
 
         Args:
-            begun: a checkpoint that an unfinished attempt started from: taken again when it is of this version.
+            begun: a checkpoint that an unfinished attempt started from. It is used again if it pins this version.
         """
         newest = ManifestLog(self.location).latest()
         target = find_version(self.location, newest, version)
@@ -423,7 +423,7 @@ class DatabaseVerbs:
         try:
             yield held_id
         except LakebedError as error:
-            # What was refused changed nothing. After any other failure the checkpoint stays until it expires: an
+            # A refused call changed nothing. After any other failure the checkpoint stays until it expires, because an
             # unfinished clone may name it, and the same call continues from there.
             if isinstance(error, InvalidRequest | AlreadyExists) or error.kind == "owned":
                 self._release(held_id)
@@ -431,7 +431,7 @@ class DatabaseVerbs:
         self._release(held_id)
 
     def _release(self, held_id: str) -> None:
-        with suppress(LakebedError):  # else it expires
+        with suppress(LakebedError):  # otherwise the checkpoint expires
             delete_checkpoint(self.location, held_id)
 
     def restore(self, version: str, *, lifetime: timedelta | None = RESTORABLE_FOR, take_over: bool = False) -> Version:

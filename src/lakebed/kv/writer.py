@@ -1,16 +1,16 @@
-"""The state of an open database: takes writes, makes them durable, flushes and compacts, and holds writers back.
+"""The state of an open database. It takes writes, makes them durable, flushes, compacts, and holds writers back.
 
-Owns: `WriterCore`: the tree, the claim, what is durable, whether writes are accepted. `Database` holds one, and
+Owns: `WriterCore`, with the tree, the claim, what is durable, and whether writes are accepted. `Database` has one, and
 snapshots, transactions and the background threads share it.
 
 Invariants:
-- A writer looks at two numbers only, the *alarm*: rows and bytes of the memtable from which on work is due. Every state
-  in which writes are refused, held back, or have to wake a thread lowers the alarm to zero.
-- A write is refused, or in the memtable whole; rows are there in the order of their sequences. A write that raised
-  `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
-- Only memtables whose rows are in the log (where there is one) become files.
+- A write checks only two numbers, the *alarm*: the counts of rows and bytes in the memtable from which on work is due.
+  Every state in which writes are refused, are held back, or have to wake a thread lowers the alarm to zero.
+- A write is refused, or it is in the memtable as a whole. Rows are there in the order of their sequences. A write that
+  raised `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads of this process.
+- If there is a log, only memtables whose rows are in the log become files.
 
-Locks: the tree's, short; no request under it.
+Locks: the tree's lock, held for short times only. No request is sent under it.
 """
 
 from __future__ import annotations
@@ -41,24 +41,28 @@ _LOG: Final = logger("kv")
 T = TypeVar("T")
 
 LOG_OBJECTS_PER_MEMTABLE_MAX: Final = 8192
-"""Log objects after which a memtable is flushed even if it is small: recovery reads each with one request,
-eight at once."""
+"""A memtable whose rows are in so many log objects is flushed even if it is small.
+
+Recovery reads each object with one request, eight at once.
+"""
 
 LOG_OBJECTS_LEFT_MAX: Final = 64
-"""Log objects that a close leaves for the next opening, every reader and every clone to read. Each is one request,
-eight at once: 64 are eight rounds. A longer log goes into a file, which costs three requests. Fences count, for they
-are listed too."""
+"""Most log objects that a close leaves. The next opening, every reader and every clone have to read them.
+
+Each object takes one request, eight at once, so 64 objects take eight rounds. The rows of a longer log go into a file,
+which costs three requests. Fences count, because they are listed too.
+"""
 
 ProgressCall = Callable[[int, int], None]
 """Called with the rows read and the bytes written so far."""
 
 
 class HistoryUser(Protocol):
-    """A transaction, while it needs to know what was written since it began."""
+    """A transaction that still needs to know what was written since it began."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the transaction has not ended."""
         ...
 
 
@@ -66,15 +70,15 @@ class WriterCore(ViewSource):
     """An open database without its verbs. Thread-safe.
 
     Args:
-        claim: the writer's role.
-        engine: tree, log and publisher, as `start_engine` sets them up.
+        claim: the claim of the writer's role.
+        engine: tree, log and publisher, as `start_engine` returns them.
 
     Attributes:
-        wanted: background threads wait here for something to do.
-        commit: what is durable, and group commit.
-        alarm_rows, alarm_bytes: of the active memtable; from there on `make_room` comes before a write.
-        log_due_s: when rows that no writer waits for go into the log (monotonic); None: nothing was pending at the last
-            look.
+        wanted: the condition on which background threads wait for work.
+        commit: group commit, which knows what is durable.
+        alarm_rows, alarm_bytes: sizes of the active memtable from which on a write calls `make_room` first.
+        log_due_s: when the background writes rows to the log that no writer waits for (monotonic time); None: no such
+            rows were pending at the last check.
         log_interval_ms: how long such rows may stay out of the log.
         has_background: whether threads run the steps. If not, a writer runs the step that it would wait for.
         compacts: whether this process compacts.
@@ -103,10 +107,10 @@ class WriterCore(ViewSource):
         self.why_closed = "was closed: open it again"
         self.why_closed_in_fork = "belongs to the process that this one was forked from: open a reader here"
         self._room = environment.runtime.condition(tree.lock)
-        """Writers that are held back wait here."""
+        """The condition on which writers wait that are held back."""
         self._rotated_wal_id = claim.fence_id
         self._checked_sequence = 0
-        """Of the last conditional write."""
+        """Sequence of the last conditional write."""
         self._trouble: LakebedError | None = None
         self._histories: list[tuple[weakref.ref[HistoryUser], int]] = []
         self.commit = GroupCommit(
@@ -125,22 +129,25 @@ class WriterCore(ViewSource):
     # ---- reading
 
     def pin_view(self) -> tuple[View, CheckpointRef]:
-        """Everything written so far, and the reference to the checkpoint that pins its files. Raises `Closed`."""
+        """Return everything written so far, with the reference to the checkpoint of its files. Raises `Closed`."""
         self.check_open()
         while True:
             view = self.tree.view()
             ref = self.engine.refs.of(view.file_set)
-            if ref is not None:  # otherwise another set was shown between the two calls: take that one
+            if ref is not None:  # otherwise the tree showed another set between the two calls: use that one
                 return view, ref
 
     def pin_durable_view(self) -> tuple[View, CheckpointRef]:
-        """What is durable and ours now, after the outcome of every unclear write is known."""
+        """Return what is durable, as of a moment at which this process owned the database, with its reference.
+
+        First wait until the outcome of every unclear write is known.
+        """
         self.check_not_fenced()
         while (unclear := self.commit.unclear_sequence) is not None:
             self.commit.wait_durable(unclear)
         durable_sequence = self.confirm_owner()
         while True:
-            # A flush meanwhile may add rows: the view is then of a later moment, at which we still owned the database.
+            # A flush in between may add rows. The view is then of a later moment, at which we still owned the database.
             with self.lock:
                 view = self.tree.view_locked(through=durable_sequence)
             ref = self.engine.refs.of(view.file_set)
@@ -159,7 +166,7 @@ class WriterCore(ViewSource):
         check: Callable[[], None] | None,
         await_durable: bool,
     ) -> None:
-        """Write rows that were checked, at once; `check` runs under the lock just before, and its error stops them."""
+        """Write checked rows in one step. `check` runs under the lock just before; its error prevents the write."""
         while True:
             with self.lock:
                 memtable = self.tree.active
@@ -176,7 +183,7 @@ class WriterCore(ViewSource):
             self.commit.wait(sequence, row_count=len(keys))
 
     def require_operator(self) -> MergeOperator:
-        """The merge operator. Raises `InvalidRequest` if the database has none."""
+        """Return the merge operator. Raises `InvalidRequest` if the database has none."""
         if self.engine.operator is None:
             raise InvalidRequest(
                 f"The database {self.url} has no merge operator: open it once with "
@@ -188,13 +195,13 @@ class WriterCore(ViewSource):
     # ---- the alarm
 
     def trip_alarm(self) -> None:
-        """Make every write call `make_room` first from now on, and wake all threads that wait. Under the lock."""
+        """Make every write from now on call `make_room` first, and wake all waiting threads. Under the lock."""
         self.alarm_rows = self.alarm_bytes = 0
         self._room.notify_all()
         self.wanted.notify_all()
 
     def make_room(self) -> None:
-        """Refuse the write, wake threads, wait, or work, until there is room: a write at the alarm calls it."""
+        """Refuse the write, or wake threads, wait, or work until there is room. A write at the alarm calls it."""
         while True:
             with self.lock:
                 self._check_writable()
@@ -215,16 +222,16 @@ class WriterCore(ViewSource):
             raise copy_error(trouble) from trouble
 
     def error_when_closed(self) -> Closed:
-        """What every verb raises after `Database.close`."""
+        """Return the error that every verb raises after `Database.close`."""
         return Closed(f"The database {self.url} {self.why_closed}.")
 
     def report_trouble(self, error: LakebedError) -> None:
-        """Let the next writer raise an error of the background. Under the lock."""
+        """Make the next write raise an error of the background. Under the lock."""
         self._trouble = error
         self.trip_alarm()
 
     def _work_first(self) -> Callable[[], object] | None:
-        """What has to happen before the next write; None: nothing. Under the lock."""
+        """Return the step that has to run before the next write; None: no step. Under the lock."""
         tree, options = self.tree, self.options
         if tree.active.size_bytes >= options.l0_sst_bytes or self._log_objects() >= LOG_OBJECTS_PER_MEMTABLE_MAX:
             self._rotate()
@@ -243,35 +250,35 @@ class WriterCore(ViewSource):
         return None
 
     def want_log(self, *, within_ms: int) -> None:
-        """Have the pending rows written to the log in the background, at the latest in so long. Under the lock."""
+        """Make the background write the pending rows to the log, within `within_ms` at the latest. Under the lock."""
         due_s = self.environment.clock.monotonic_s() + within_ms / 1000
         if self.log_due_s is None or due_s < self.log_due_s:
             self.log_due_s = due_s
             self.wanted.notify_all()
 
     def _pending_bytes(self) -> int:
-        """Keys and values of the active memtable that are in no log object and in no group on its way there."""
+        """Bytes of keys and values of the active memtable that are neither in a log object nor in a sealed group."""
         return 0 if self.groups is None else self.groups.pending_bytes()
 
     def _log_objects(self) -> int:
-        """Log objects that hold rows of the active memtable."""
+        """Number of log objects that have rows of the active memtable."""
         return 0 if self.groups is None else self.groups.last_wal_id - self._rotated_wal_id
 
     def _set_alarm(self) -> None:
-        """Half of the way to the next limit, for rows of any size; the alarm is set again there. Under the lock."""
+        """Set the alarm half way to the next limit, for rows of any size. It is set again there. Under the lock."""
         active, options = self.tree.active, self.options
         left = options.l0_sst_bytes - active.size_bytes
         self.alarm_rows = len(active.keys) + max(1, left // (2 * ROW_OVERHEAD_BYTES))
         alarm_bytes = active.payload_bytes + max(1, left // 2)
         if self.groups is not None:
             pending_max = options.wal_bytes_max - self._pending_bytes()
-            # When the log lags behind, its thread is awake already: do not stop every row.
+            # If the log lags behind, its thread is awake already: do not stop every row.
             step = pending_max if pending_max > 0 else max(1, options.wal_bytes_max // 8)
             alarm_bytes = min(alarm_bytes, active.payload_bytes + step)
         self.alarm_bytes = alarm_bytes
 
     def _rotate(self) -> None:
-        """The active memtable waits for its file from now on; its last log id is fixed here. Under the lock."""
+        """Queue the active memtable for its flush, and begin a new one. This fixes its last log id. Under the lock."""
         token = self.claim.fence_id
         if self.groups is not None:
             token = self.groups.seal()
@@ -283,14 +290,14 @@ class WriterCore(ViewSource):
     def keep_history(self, user: HistoryUser, since: int) -> None:
         """Keep the history since a sequence until its user has ended or is no longer referenced.
 
-        `Tree.hold_history` was called for it.
+        The caller has called `Tree.hold_history` for it.
         """
         with self.lock:
             self._release_histories()
             self._histories.append((weakref.ref(user), since))
 
     def _release_histories(self) -> None:
-        """Release what was kept for transactions that have ended or are no longer referenced. Under the lock."""
+        """Release the history of transactions that have ended or are no longer referenced. Under the lock."""
         still_open = []
         for reference, since in self._histories:
             user = reference()
@@ -323,7 +330,7 @@ class WriterCore(ViewSource):
         self.trip_alarm()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
-        """Put everything written so far into files, without a log; returns the sequence up to which it is."""
+        """Put everything written so far into files. Return the sequence up to which rows are in files."""
         with self.lock:
             self._rotate()
             through = self.tree.active.first_sequence - 1
@@ -332,10 +339,10 @@ class WriterCore(ViewSource):
         return through
 
     def shorten_log(self) -> None:
-        """Put the log's rows into files if it is long. All rows are durable, so nothing is lost when it fails.
+        """Put the log's rows into files if the log is long. All rows are durable, so a failure loses nothing.
 
-        Where a separate compactor is behind, files stay few and the log grows instead: too many files would hold the
-        next writer back.
+        If a separate compactor lags behind, add no files and leave the log long: too many files would hold the next
+        writer back.
         """
         if self.groups is None:
             return
@@ -353,7 +360,7 @@ class WriterCore(ViewSource):
             _LOG.info("the log was left long", database=self.url, error=error.message)
 
     def make_durable(self) -> None:
-        """Return when everything written so far is durable or was taken back."""
+        """Wait until everything written so far is durable or was taken back."""
         with self.lock:
             sequence = self.tree.active.last_sequence
         self.commit.wait_durable(sequence)
@@ -394,7 +401,7 @@ class WriterCore(ViewSource):
                 return False
         self.commit.wait_durable(through)
         try:
-            # Where there is no log, waiting has flushed everything already.
+            # Without a log, waiting for durability has flushed everything already.
             is_flushed = self.tree.flush_once() or self.groups is None
         except Fenced as error:
             self.commit.fence(error)
@@ -421,7 +428,7 @@ class WriterCore(ViewSource):
             return run()
         except Fenced as error:
             if error.kind == "compactor_fenced":
-                self.compacts = False  # only that role is over; another process has it now
+                self.compacts = False  # only the compactor's role is lost; another process has it now
             else:
                 self.commit.fence(error)
             raise
@@ -429,7 +436,7 @@ class WriterCore(ViewSource):
             self._wake_waiters()
 
     def _shrink_l0(self) -> None:
-        """Back-pressure if level 0 has too many files, where no thread compacts."""
+        """Reduce level 0 if it has too many files and no thread compacts. The write waits for this."""
         before = self.tree.l0_count
         if self.compacts:
             self.compact_once()
@@ -465,15 +472,15 @@ class WriterCore(ViewSource):
     # ---- the end
 
     def refuse_all(self) -> None:
-        """Refuse every verb from now on; steps that are under way finish."""
+        """Refuse every verb from now on. Steps that are under way finish."""
         with self.lock:
             self.is_closed = True
             self.trip_alarm()
 
     def leave(self) -> None:
-        """Remove our checkpoint from the manifest and release the lease. A newer writer has removed it already."""
+        """Remove our checkpoint from the manifest, unless a newer writer has removed it already; release the lease."""
         durable_wal_id = self.claim.fence_id if self.groups is None else self.groups.durable_wal_id
-        # Where files have every row, the next opening need not read the fences of earlier ones.
+        # If every row is in files, the next opening need not read the fences of earlier ones.
         replay_after = 0 if self.tree.waiting_count or not self.tree.active.is_empty else durable_wal_id
 
         def change(manifest: Manifest) -> Manifest | None:
@@ -482,9 +489,9 @@ class WriterCore(ViewSource):
             return msgspec.structs.replace(
                 manifest,
                 replay_after_wal_id=max(manifest.replay_after_wal_id, replay_after),
-                # The version that a closed database leaves has every row that was acknowledged.
+                # The version that a closed database leaves must have every acknowledged row.
                 wal_id_last_seen=max(manifest.wal_id_last_seen, durable_wal_id),
-                # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
+                # We publish nothing any more, so files that were uploaded and not published are garbage now.
                 newest_l0_id=self.engine.publisher.next_file_id(),
                 checkpoints=tuple(
                     checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"
@@ -495,7 +502,7 @@ class WriterCore(ViewSource):
         self.claim.lease.give_up()
 
     def abandon(self) -> None:
-        """Refuse everything, without a lock or a request: in the child of a fork, and nowhere else."""
+        """Refuse everything, without a lock or a request. Only for the child of a fork."""
         self.lock = self.environment.runtime.lock()  # a thread that the child does not have may hold the tree's
         self.why_closed = self.why_closed_in_fork
         self.is_closed = True
@@ -504,9 +511,11 @@ class WriterCore(ViewSource):
     # ---- ownership
 
     def confirm_view(self, view: View, *keys: bytes) -> None:
-        """Return when what a view shows of the keys is durable, and no one else owned the database when it was taken.
+        """Wait until the rows that a view shows of the keys are durable.
 
-        Raises as `put`. Cost: 1 HEAD (without a log: 1 LIST), and the flush of what is not durable yet.
+        Then check that no other process owned the database when the view was taken. Raises as `put`.
+
+        Cost: 1 HEAD (without a log: 1 LIST), and the flush of rows that are not durable yet.
         """
         assert view.sequence is not None, "a view of files alone"
         newest = max((table.newest_sequence(key) or 0 for key in keys for table in view.memtables), default=0)
@@ -522,7 +531,7 @@ class WriterCore(ViewSource):
         self.confirm_owner()
 
     def confirm_owner(self) -> int:
-        """Raise `Fenced` unless no newer writer owned the database at some moment during this call.
+        """Check that no newer writer owned the database at some moment during this call. Raises `Fenced`.
 
         Returns:
             The sequence up to which rows were durable at that moment, whether or not their writers know it already.
@@ -553,13 +562,16 @@ class WriterCore(ViewSource):
         return error
 
     def _wake_waiters(self) -> None:
-        """Wake all who wait for room or work: something was flushed, merged or shown."""
+        """Wake all threads that wait for room or work, because something was flushed, merged or shown."""
         with self.lock:
             self._room.notify_all()
             self.wanted.notify_all()
 
     def explain(self, error: LakebedError) -> LakebedError:
-        """`Fenced` if a newer writer removed the file; else the same. Cost: 1 LIST, and 1 GET of another manifest."""
+        """Return `Fenced` if a newer writer removed the file, otherwise the same error.
+
+        Cost: 1 LIST, and 1 GET of another manifest.
+        """
         if self.commit.fenced is not None:
             return copy_error(self.commit.fenced)
         newest = self.claim.log.latest()
