@@ -1,9 +1,9 @@
-"""Background threads: they wait until a step is due, run it, and report errors.
+"""Background threads, which wait until a step is due, run it, and report errors.
 
-Owns: when each step runs. The steps are the owner's, and a caller may run them at any time as well.
+Owns: when each step runs. The owner of the threads provides the steps, and may also run them itself at any time.
 
-Invariants: a step that the store did not answer is tried again, after longer and longer pauses; any other error is
-reported, and the step is tried again after a pause; `Fenced` ends a thread. No lock is held during a step.
+Invariants: a step to which the store did not reply is tried again, after longer and longer pauses. Any other error is
+reported, and the step is tried again after a pause. `Fenced` ends a thread. No lock is held during a step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 10.0
 
 Due = Callable[[float], float | None]
-"""From the monotonic time now to the time when the step is due (in the past: at once); None: not before the next call.
-Called under the tree's lock."""
+"""Takes the monotonic time of now and returns the time when the step is due. A time in the past means at once, None
+that the step is not due before the next call. Called under the tree's lock."""
 
 
 class Stopped(Exception):  # ends a long step between its parts
@@ -31,21 +31,21 @@ Step = tuple[Due, Callable[[], object]]
 
 
 class _Duty(NamedTuple):
-    """One thread's work: steps with the times when they are due."""
+    """The work of one thread: steps, with the functions that say when they are due."""
 
     name: str
     steps: tuple[Step, ...]
     beginnings: tuple[Step, ...] = ()
-    """Of other threads. An error of a step does not put them off."""
+    """Steps that begin other threads. The pause after a step's error does not delay them."""
 
 
 class Background:
     """The threads of one database.
 
     Args:
-        wanted: a condition on it, notified when something may have become due.
+        wanted: a condition on `lock`, notified when a step may have become due.
         report: called under the lock with an error that a retry does not fix.
-        at_exit: called when the interpreter ends while threads run, instead of `end`, which it calls.
+        at_exit: called instead of `end` if the interpreter ends while threads run. It must call `end`.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Background:
         self._at_exit = at_exit or self.end
         self._joins: list[Callable[[], None]] = []
         self.is_stopping: bool = False
-        """Long steps look at it and raise `Stopped`."""
+        """Long steps check it and raise `Stopped`."""
 
     def start(self, name: str, *steps: Step, later: Mapping[str, Sequence[Step]] | None = None) -> None:
-        """Begin a thread for some steps; of those that are due, the first one runs first.
+        """Start a thread for some steps. Of several steps that are due, the first one runs first.
 
         Args:
-            later: steps of further threads, by name; each begins when a step of its own is due for the first time, at
-                once if one is due already.
+            later: steps of further threads, by the thread's name. Each thread starts when one of its steps is due for
+                the first time.
         """
         others = [_Duty(other, tuple(rest)) for other, rest in (later or {}).items()]
         with self._lock:
@@ -88,7 +88,7 @@ class Background:
         self._joins.append(join)
 
     def _beginning_of(self, duty: _Duty) -> Step:
-        """A step that begins a thread, due once, when the first step of that thread is."""
+        """Return a step that starts a thread. It is due once, when the first step of that thread is due."""
         has_begun = False
 
         def due_of_first(now_s: float) -> float | None:
@@ -103,7 +103,7 @@ class Background:
         return due_of_first, begin
 
     def end(self) -> None:
-        """Let every thread end after the step it is in."""
+        """Make every thread end after its current step."""
         with self._lock:
             self.is_stopping = True
             self._wanted.notify_all()
@@ -111,7 +111,7 @@ class Background:
     def stop(self) -> None:
         """As `end`, and wait for the threads."""
         self.end()
-        while self._joins:  # the first one may have begun another just before it ended
+        while self._joins:  # the first thread may have started another one just before it ended
             self._joins.pop(0)()
 
     def _run(self, duty: _Duty) -> None:
@@ -124,7 +124,7 @@ class Background:
                 step()
                 pause_s = 0.0
             except (Fenced, Stopped):
-                return  # the step has reported it to those who wait
+                return  # the step has reported it to the waiting threads
             except (Unavailable, OutcomeUnknown):
                 pause_s = min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, 2 * pause_s))
             except Exception as error:
@@ -133,7 +133,7 @@ class Background:
                     self._report(_as_lakebed_error(duty.name, error))
 
     def _next(self, duty: _Duty, pause_s: float) -> Callable[[], object] | None:
-        """Wait for the next step that is due, at least for the pause; None: stop."""
+        """Wait at least for the pause, then for the next step that is due, and return it; None: stop."""
         clock = self._environment.clock
         with self._lock:
             earliest_s = clock.monotonic_s() + pause_s

@@ -1,8 +1,10 @@
-"""`WriteBatch`: writes that become visible and durable together, gathered as columns.
+"""`WriteBatch`: writes that become visible and durable together, collected as columns.
 
-Owns: the checks of a batch's rows, done while they are gathered, so that writing a batch cannot fail half way. A batch
-knows no database: a lifetime counts from the moment it is written, and only then the database's operator combines an
-operand. It may be written more than once, and to several databases. Not thread-safe; make one a thread.
+Owns: the checks of a batch's rows. They are made while rows are added, so that writing a batch cannot fail half way.
+
+A batch does not know a database. A lifetime counts from the moment at which the batch is written, and only then the
+database's operator combines an operand. A batch may be written more than once, and to several databases. It is not
+thread-safe; make one for each thread.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 
 BATCH_BYTES_MAX: Final = 512 << 20
-"""Most bytes of one batch: its log object is one Arrow batch, whose columns end at 2 GiB."""
+"""Most bytes of one batch: its log object is one Arrow batch, and 2 GiB is the limit of a column."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def lifetime_ms(ttl: timedelta) -> int:
-    """A lifetime in milliseconds, at least one. Raises `InvalidRequest`."""
+    """Return a lifetime in milliseconds, at least one. Raises `InvalidRequest`."""
     if not isinstance(ttl, timedelta):
         raise InvalidRequest(
             f"A ttl is a datetime.timedelta, and {type(ttl).__name__} was given: timedelta(seconds=...), for example.",
@@ -139,7 +141,10 @@ def validate_columns(
     check_key: Callable[[object], bytes],
     check_value: Callable[[object], bytes],
 ) -> tuple[list[bytes], list[bytes]]:
-    """Two columns as lists, if each row passes its check. Raises as `WriteBatch.put_many`. Cost: 0.1 us a row."""
+    """Return two columns as lists if each row passes its check. Raises as `WriteBatch.put_many`.
+
+    Cost: 0.1 us for each row.
+    """
     new_keys, new_values = _as_list(keys, "keys"), _as_list(values, "values")
     if len(new_keys) != len(new_values):
         raise InvalidRequest(
@@ -148,7 +153,7 @@ def validate_columns(
         )
     if not new_keys:
         return new_keys, new_values
-    # Checks in C, which nearly always pass; only when they do not, row by row for the message.
+    # Check in C first, which nearly always passes. Only otherwise check row by row, for the error message.
     if set(map(type, new_keys)) != {bytes} or not all(new_keys) or max(map(len, new_keys)) > key_bytes_max:
         for key in new_keys:
             check_key(key)
@@ -159,7 +164,7 @@ def validate_columns(
 
 
 def check_batch_size(keys: Iterable[bytes], values: Iterable[bytes | None], *, what: str) -> None:
-    """Raise `InvalidRequest` when rows are more than one record of the log can hold. Cost: 0.04 us a row."""
+    """Raise `InvalidRequest` if rows do not fit into one log record. Cost: 0.04 us for each row."""
     size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
     if size > BATCH_BYTES_MAX:
         raise InvalidRequest(
@@ -169,7 +174,7 @@ def check_batch_size(keys: Iterable[bytes], values: Iterable[bytes | None], *, w
 
 
 def _as_list(column: Any, name: str) -> list[Any]:
-    """A column's values as Python bytes."""
+    """Return a column's values as Python bytes."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         kind = column.type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):

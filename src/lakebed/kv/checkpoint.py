@@ -1,20 +1,21 @@
-"""Checkpoints: pins on a database's versions. What they change in a manifest, as pure functions, and the verbs.
+"""Checkpoints, which pin versions of a database: their changes of a manifest, as pure functions, and their verbs.
 
-Owns: `check_open`, the rules of names and lifetimes, and create, refresh, delete, list, which work with or without a
-running writer.
+Owns: `check_open`, the rules for names and lifetimes, and the verbs create, refresh, delete and list, which work with
+or without a running writer.
 
 Invariants:
-- A checkpoint of the latest pins a manifest whose `wal_id_last_seen` is the last log object listed after the newest one
-  was read: no durable write is missing. A record of a later writer cannot be among them: its epoch would have made
-  another manifest first, and ours would have lost the race. Where the log has gone on, that is the manifest which first
-  names the checkpoint. Else it is one that is there and says the same, so that checkpoints of a database that nothing
-  changes hold one manifest together.
-- A checkpoint from another, of an old version, or of a latest that has not changed, pins the manifest that is pinned,
-  readable or the newest *in the manifest it is appended to*: a collector first marks versions as unreadable in a
-  manifest (`Manifest.readable_since`).
-- An expired checkpoint is dead at once: it cannot be a source, refreshed or opened, and its name is free. It can be
-  deleted; until the collector drops it, it is in the manifest.
-- One call makes one checkpoint, even if replies are lost: its id is generated once, and a manifest that has it is ours.
+- A checkpoint of the latest version pins a manifest whose `wal_id_last_seen` is the last log object in a listing that
+  was made after the newest manifest was read, so no durable write is missing. The listing cannot contain a record of a
+  later writer: its epoch would have made another manifest first, and our update would have lost the race. If the log
+  has grown since the newest manifest, the manifest that first names the checkpoint is pinned. Otherwise an existing
+  manifest with the same content is pinned, so that all checkpoints of an unchanged database keep the same manifest.
+- A checkpoint made from another checkpoint, of an old version, or of a latest version that has not changed, pins a
+  manifest that is pinned, readable or the newest *in the manifest to which the checkpoint is appended*. This is safe
+  because a collector first marks versions as unreadable in a manifest (`Manifest.readable_since`).
+- An expired checkpoint is dead at once. It cannot be a source, refreshed or opened, and its name is free. It can be
+  deleted. It stays in the manifest until the collector drops it.
+- One call makes one checkpoint, even if replies are lost: its id is generated once, and a manifest that contains the id
+  is the result of this call.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from lakebed.kv.wal import WalLog
 from lakebed.texts import did_you_mean, utc
 
 CHECKPOINT_COUNT_MAX: Final = 10_000
-"""Live checkpoints of one database: every manifest names them all, about 200 bytes each."""
+"""Most live checkpoints of one database. Every manifest names them all, about 200 bytes for each."""
 
 NAME_BYTES_MAX: Final = 255
 
 _USER: Final = Owner("user")
 
 _LASTING_KINDS: Final = ("user", "clone")
-"""Owners whose checkpoints pin one version until they are deleted or expire."""
+"""Kinds of owners whose checkpoints pin the same version until they are deleted or expire."""
 
 
 def check_open(manifest: Manifest, url: str) -> Manifest:
-    """The manifest, if the database may be used.
+    """Return the manifest if the database may be used.
 
     Raises:
-        InvalidRequest: kind ``invalid_db_state``; a clone that is not finished, or a database that was destroyed.
+        InvalidRequest: kind ``invalid_db_state``; the database is an unfinished clone, or was destroyed.
     """
     if manifest.destroyed_at_ms is not None:
         raise InvalidRequest(
@@ -72,7 +73,7 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
 
 
 def check_checkpoint_name(name: object) -> str:
-    """The name, if a checkpoint may bear it; the sentence says which rule it breaks. Raises `InvalidRequest`."""
+    """Return the name if a checkpoint may have it. Raises `InvalidRequest`; the message says which rule is broken."""
     problem = None
     if not isinstance(name, str):
         problem = f"is {type(name).__name__}, and a name is text"
@@ -105,7 +106,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
-    """Milliseconds of a lifetime; None means no limit. Raises `InvalidRequest` for less than a millisecond."""
+    """Return a lifetime in milliseconds; None means no limit. Raises `InvalidRequest` for less than a millisecond."""
     if lifetime is None:
         return None
     if not isinstance(lifetime, timedelta):
@@ -123,15 +124,15 @@ def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
 
 
 def live_checkpoints(manifest: Manifest, now_ms: int) -> tuple[Checkpoint, ...]:
-    """Checkpoints that have not expired, in the order of their making."""
+    """Return the checkpoints that have not expired, in the order of their creation."""
     return tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.is_live(now_ms))
 
 
 def find_checkpoint(manifest: Manifest, id_or_name: str, *, now_ms: int, url: str) -> Checkpoint:
-    """A live checkpoint by id or name.
+    """Return a live checkpoint by id or name.
 
     Raises:
-        InvalidRequest: kind ``invalid_db_state``; there is none, or it has expired.
+        InvalidRequest: kind ``invalid_db_state``; there is no such checkpoint, or it has expired.
     """
     checkpoint = _lookup(manifest, id_or_name, now_ms)
     if checkpoint is None:
@@ -150,7 +151,7 @@ def find_checkpoint(manifest: Manifest, id_or_name: str, *, now_ms: int, url: st
 
 
 def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | None:
-    """By id, else by name; of several that bear one name at most one is live, and it comes before the dead."""
+    """Look up a checkpoint by id, then by name. Of several with the same name, the live one is preferred."""
     if not isinstance(id_or_name, str):
         raise InvalidRequest(
             f"A checkpoint is named by its id or name as text, and {type(id_or_name).__name__} was given.",
@@ -175,14 +176,14 @@ def _unknown(id_or_name: str, url: str, manifest: Manifest) -> InvalidRequest:
 
 
 def readable_versions(newest: Manifest) -> str:
-    """How a sentence names what can be read without a checkpoint, by the numbers that `list_versions` shows."""
+    """Describe for a message which versions are readable without a checkpoint, by the numbers of `list_versions`."""
     if newest.readable_since >= newest.content_since:
         return f"version {newest.content_since}, the newest,"
     return f"versions {newest.readable_since} to {newest.content_since}"
 
 
 def check_readable(manifest: Manifest, version: int, *, now_ms: int, url: str) -> None:
-    """Raise `NotFound` unless the newest manifest lets this one be read: not passed by a collection, or pinned."""
+    """Raise `NotFound` unless the newest manifest allows reading this one: not passed by a collection, or pinned."""
     if manifest.readable_since <= version <= manifest.manifest_id:
         return
     if not any(checkpoint.manifest_id == version for checkpoint in live_checkpoints(manifest, now_ms)):
@@ -204,7 +205,7 @@ def new_checkpoint(
     lifetime_ms: int | None = None,
     name: str | None = None,
 ) -> Checkpoint:
-    """A checkpoint on a manifest, from now on. Changes nothing."""
+    """Return a checkpoint on a manifest, which begins now. Pure."""
     return Checkpoint(
         id=id,
         manifest_id=manifest_id,
@@ -216,11 +217,11 @@ def new_checkpoint(
 
 
 def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
-    """The manifest with one more checkpoint. The caller has made sure that what it pins exists.
+    """Return the manifest with one more checkpoint. The caller ensures that the manifest that it pins exists.
 
     Raises:
-        AlreadyExists: a live one bears its name.
-        InvalidRequest: there are `CHECKPOINT_COUNT_MAX` live ones.
+        AlreadyExists: a live checkpoint has the name.
+        InvalidRequest: there are `CHECKPOINT_COUNT_MAX` live checkpoints.
     """
     live = live_checkpoints(manifest, checkpoint.created_at_ms)
     if checkpoint.name is not None:
@@ -243,7 +244,7 @@ def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
 
 
 def with_latest(manifest: Manifest, checkpoint: Checkpoint, *, last_wal_id: int) -> Manifest:
-    """The manifest with a checkpoint on itself, that is on the number it will be appended with.
+    """Return the manifest with a checkpoint on itself, that is on the number with which it will be appended.
 
     Args:
         last_wal_id: the last log object listed since `manifest` was read (`last_durable_wal_id`).
@@ -254,7 +255,7 @@ def with_latest(manifest: Manifest, checkpoint: Checkpoint, *, last_wal_id: int)
 
 
 def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) -> Manifest:
-    """The manifest with another end for one checkpoint, by id; unchanged when it has no such checkpoint."""
+    """Return the manifest with another expiry of one checkpoint, by id; unchanged if it has no such checkpoint."""
     return msgspec.structs.replace(
         manifest,
         checkpoints=tuple(
@@ -265,28 +266,31 @@ def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) ->
 
 
 def without_checkpoint(manifest: Manifest, id: str) -> Manifest:
-    """The manifest without one checkpoint, by id; unchanged when it has no such checkpoint."""
+    """Return the manifest without one checkpoint, by id; unchanged if it has no such checkpoint."""
     kept = tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id != id)
     return manifest if len(kept) == len(manifest.checkpoints) else msgspec.structs.replace(manifest, checkpoints=kept)
 
 
 def without_expired(manifest: Manifest, now_ms: int) -> Manifest:
-    """The manifest without dead checkpoints; unchanged when all live. For the collector, who owes `readable_since`."""
+    """Return the manifest without dead checkpoints; unchanged if all live.
+
+    For the collector, which must also set `Manifest.readable_since`.
+    """
     live = live_checkpoints(manifest, now_ms)
     return manifest if len(live) == len(manifest.checkpoints) else msgspec.structs.replace(manifest, checkpoints=live)
 
 
 def describe_checkpoint(checkpoint: Checkpoint) -> str:
-    """How sentences name it: ``'nightly' (<id>, user)`` or ``<id> (clone s3://bucket/copy)``."""
+    """Describe a checkpoint for a message: ``'nightly' (<id>, user)`` or ``<id> (clone s3://bucket/copy)``."""
     if checkpoint.name is None:
         return f"{checkpoint.id} ({checkpoint.owner})"
     return f"{checkpoint.name!r} ({checkpoint.id}, {checkpoint.owner})"
 
 
 def last_durable_wal_id(location: DatabaseLocation, manifest: Manifest) -> int:
-    """The last id in the log now, or `wal_id_last_seen` when nothing came since.
+    """Return the last id in the log now, or `wal_id_last_seen` if the log has not grown since.
 
-    Cost: 1 LIST a thousand unflushed log objects; nothing for a database without a log.
+    Cost: 1 LIST for each thousand unflushed log objects; nothing for a database without a log.
     """
     known = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
     if not manifest.wal_enabled:
@@ -301,11 +305,11 @@ def create_checkpoint(
     owner: Owner = _USER,
     version: int | None = None,
 ) -> CheckpointCreateResult:
-    """Pin the latest version with all that is durable, another checkpoint's version, or an old version.
+    """Pin the latest version with everything durable, another checkpoint's version, or an old version.
 
     Args:
-        options: lifetime, source and name; by default the latest, without an end or a name.
-        owner: on whose behalf.
+        options: lifetime, source and name; by default the latest version, without an end or a name.
+        owner: the owner of the checkpoint.
         version: a manifest's id, instead of `CheckpointOptions.source`.
 
     Raises:
@@ -313,11 +317,12 @@ def create_checkpoint(
             unknown or expired. Other kinds: an invalid name or lifetime.
         AlreadyExists: a live checkpoint has the name.
         NotFound: there is no database, or no such version any more.
-        OutcomeUnknown: the store does not answer; the checkpoint (named in `facts`) may be there.
-    Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary); of an old version 1 GET more and 1 LIST less; of a
-    latest that an earlier checkpoint pins already 1 GET more; each lost race the same again. Bytes: about 200 in each
-    later manifest; where the log has gone on since, also a manifest of its own, which names every checkpoint of its
-    time. Source: "Creating a Checkpoint".
+        OutcomeUnknown: the store does not answer. The checkpoint (named in `facts`) may exist.
+
+    Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary), again for each lost race. For an old version 1 GET
+    more and 1 LIST less; for a latest version that an earlier checkpoint pins already 1 GET more. About 200 bytes in
+    each later manifest; if the log has grown since the newest manifest, also a manifest of its own, which names every
+    checkpoint of its time. Source: "Creating a Checkpoint".
     """
     wanted = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
     made = make_checkpoint(location, wanted, owner=owner, version=version)
@@ -327,7 +332,7 @@ def create_checkpoint(
 def make_checkpoint(
     location: DatabaseLocation, options: CheckpointOptions, *, owner: Owner = _USER, version: int | None = None
 ) -> Checkpoint:
-    """As `create_checkpoint`, with the whole checkpoint as it was made."""
+    """As `create_checkpoint`, but return the whole new checkpoint."""
     if options.source is not None and version is not None:
         raise InvalidRequest(
             "A checkpoint is made from another one or from a version, not from both: name one of them."
@@ -366,24 +371,25 @@ def make_checkpoint(
 
 
 def find_same_version(manifest: Manifest, log: ManifestLog, *, now_ms: int, last_wal_id: int) -> int | None:
-    """The manifest that a checkpoint of the latest can pin, because it says what `manifest` says.
+    """Find a manifest that a checkpoint of the latest version can pin, because its content is that of `manifest`.
 
     Args:
         manifest: the newest; the checkpoint will be appended to it.
         last_wal_id: the last log object listed since `manifest` was read.
 
     Returns:
-        The one that a live checkpoint of a user or clone pins already, if there is one, else `manifest` itself; None:
-        the log has gone on since, so the manifest that first names the checkpoint must say how far.
+        The id of the manifest that a live checkpoint of a user or clone pins already, if there is one, otherwise that
+        of `manifest`. None: the log has grown since, so the manifest that first names the checkpoint must record how
+        far.
 
-    Cost: 1 GET when such a checkpoint pins an older manifest with the content of this one.
+    Cost: 1 GET if such a checkpoint pins an older manifest with the content of this one.
     """
     if last_wal_id > manifest.wal_id_last_seen:
         return None
     pinned = [
         checkpoint.manifest_id
         for checkpoint in live_checkpoints(manifest, now_ms)
-        # Writers and readers pin other manifests of a version each time: their own checkpoints would never agree.
+        # Writers and readers pin another manifest of a version each time, so theirs cannot be shared.
         if checkpoint.manifest_id >= manifest.content_since and checkpoint.owner.kind in _LASTING_KINDS
     ]
     newest_pinned = max(pinned, default=manifest.manifest_id)
@@ -392,15 +398,15 @@ def find_same_version(manifest: Manifest, log: ManifestLog, *, now_ms: int, last
             if _is_same_version(log.load(newest_pinned), manifest):
                 return newest_pinned
         except (NotFound, Corruption):
-            pass  # a checkpoint whose manifest is lost must not take another one with it
+            pass  # a checkpoint whose manifest is lost must not make the new checkpoint fail
     return manifest.manifest_id
 
 
 def _is_same_version(manifest: Manifest, other: Manifest) -> bool:
-    """Whether nothing but checkpoints, jobs, roles and the numbers of manifests differs.
+    """Whether two manifests differ only in checkpoints, jobs, roles and their own numbers.
 
-    The content alone is not enough: an opening that wrote nothing leaves files and log as they were, and may have named
-    a merge operator; a clone that starts from the version has to know it.
+    Equal files and logs are not enough: an opening that wrote nothing leaves both unchanged but may have named a merge
+    operator, which a clone that starts from the version has to know.
     """
     return manifest == msgspec.structs.replace(
         other,
@@ -421,7 +427,7 @@ def _is_same_version(manifest: Manifest, other: Manifest) -> bool:
 def _manifest_to_pin(
     manifest: Manifest, log: ManifestLog, source: str | None, version: int | None, *, now_ms: int, url: str
 ) -> int:
-    """The manifest that a checkpoint from another one, or of an old version, pins."""
+    """Return the id of the manifest that a checkpoint pins that is made from another one, or of an old version."""
     if source is not None:
         return find_checkpoint(manifest, source, now_ms=now_ms, url=url).manifest_id
     assert version is not None, "a checkpoint has a source, a version, or is of the latest"
@@ -438,14 +444,14 @@ def _manifest_to_pin(
 def refresh_checkpoint(
     location: DatabaseLocation, id_or_name: str, lifetime: timedelta | None = None, *, force: bool = False
 ) -> Checkpoint:
-    """Give a checkpoint a new end: now plus `lifetime`, or none at all.
+    """Give a checkpoint a new end: now plus `lifetime`, or (None) no end.
 
     Args:
-        force: also remove the pin of a clone or writer, on which its files depend.
+        force: also give an end to the checkpoint of a clone or writer, on which its files depend.
 
     Raises:
-        InvalidRequest: kind ``invalid_db_state``; it is unknown or expired, or the database is destroyed or not
-            initialised. ``checkpoint_owned``: see `force`.
+        InvalidRequest: kind ``invalid_db_state``; the checkpoint is unknown or has expired, or the database is
+            destroyed or not initialised. ``checkpoint_owned``: `force` is needed.
         NotFound: there is no database.
     Cost: 1 GET + 1 PUT + 2 LIST.
     """
@@ -469,16 +475,17 @@ def refresh_checkpoint(
 
 
 def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: bool = False) -> Checkpoint:
-    """Remove a checkpoint, expired or not, and return it. What only it held may go with the next collection.
+    """Delete a checkpoint, expired or not, and return it. The next collection may delete what only it kept.
 
-    Works on destroyed databases too, which are waiting for it.
+    It works on destroyed databases too, which wait for the end of their checkpoints.
 
     Args:
-        force: also one that a clone, writer, reader or compactor made for itself; it will miss its files.
+        force: also delete a checkpoint that a clone, writer, reader or compactor made for itself. That one then misses
+            its files.
 
     Raises:
-        InvalidRequest: kind ``invalid_db_state``: it is unknown. ``checkpoint_owned``: it needs `force`; says whose it
-            is.
+        InvalidRequest: kind ``invalid_db_state``: the checkpoint is unknown. ``checkpoint_owned``: `force` is needed;
+            the message names the owner.
         NotFound: there is no database.
     Cost: 1 GET + 1 PUT + 2 LIST.
     """
@@ -486,7 +493,7 @@ def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: boo
 
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal deleted
-        if deleted is None:  # else a lost race: this call is about what was found first, though its name moved on
+        if deleted is None:  # otherwise a race was lost: delete the checkpoint found first, even if its name has moved
             deleted = checkpoint_to_delete(location, manifest, id_or_name, force=force)
         changed = without_checkpoint(manifest, deleted.id)
         return None if changed is manifest else changed
@@ -497,7 +504,7 @@ def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: boo
 
 
 def checkpoint_to_delete(location: DatabaseLocation, manifest: Manifest, id_or_name: str, *, force: bool) -> Checkpoint:
-    """The checkpoint that `delete_checkpoint` would remove. Raises as it does. Cost: no request."""
+    """Return the checkpoint that `delete_checkpoint` would delete. Raises as `delete_checkpoint`. Cost: no request."""
     checkpoint = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
     if checkpoint is None:
         raise _unknown(id_or_name, location.url, manifest)
@@ -525,12 +532,12 @@ def _ownership_error(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequ
 
 
 def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
-    """Checkpoints of every owner, oldest first.
+    """Return the checkpoints of every owner, oldest first.
 
     Args:
-        expired: also expired ones that no collection has dropped yet; see `Checkpoint.is_live`.
+        expired: also return expired ones that no collection has dropped yet; see `Checkpoint.is_live`.
 
-    Raises `NotFound` when there is no database; a destroyed one is listed. Cost: 1 LIST + 1 GET.
+    Raises `NotFound` if there is no database. A destroyed one still lists its checkpoints. Cost: 1 LIST + 1 GET.
     """
     manifest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()

@@ -1,14 +1,16 @@
-"""Who may write: making a database, claiming the writer's role or every role, and the fence that ends the one before.
+"""Claims of the roles: creating a database, claiming the writer's role or all roles, and fencing the previous writer.
 
-Owns: `claim_writer` and `claim_all`, and the order of their steps. Rests on docs/design/0010-durability-and-fencing.md.
+Owns: `claim_writer` and `claim_all`, and the order of their steps. docs/design/0010-durability-and-fencing.md has the
+reasons.
 
 Invariants:
-- From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: the
-  fence refuses its next record, the epoch its next manifest. Only where the writer of the epoch just before has said,
-  in the lease, that it ended, there is no record to refuse, and no fence: see `_end_of_log`.
+- Once a claim has returned, no write and no manifest of an older writer succeeds, however long that writer slept: the
+  fence refuses its next record, and the epoch its next manifest. There is one case without a fence: the writer of the
+  previous epoch has stated in the lease that it has ended, so it has no record to refuse; see `_end_of_log`.
 - Every write that an older writer acknowledged is in the log below the fence, or in the files of the manifest.
-- A claim that was overtaken by another fails before it replays (`Fenced`): after the fence the epoch is read once
-  more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
+- A claim that another claim has overtaken fails before it replays (`Fenced`), because the epoch is read once more after
+  the fence. Without this check, a claimant that slept between epoch and fence could put its fence at a number that was
+  collected since.
 - A live lease of another owner stops the claim before anything is changed, unless `take_over`.
 """
 
@@ -44,33 +46,35 @@ from lakebed.lsm.operators import find_operator
 _LOG: Final = logger("kv")
 
 FENCE_TRIES_MAX: Final = 1_000
-"""Races for the next number that may be lost to an older writer, however long they take."""
+"""Most races for the next number that a claim may lose to an older writer, however long they take."""
 
 FENCE_PATIENCE_S: Final = 60
-"""How long races may be lost, however many. An older writer that appends without a pause ends by itself when it looks
-at the manifest, where our epoch is: by default every ten seconds (`DatabaseOptions.manifest_poll_interval_ms`)."""
+"""How long a claim may lose races, however many.
+
+An older writer that appends without a pause ends by itself when it reads the manifest, which has our epoch: by default
+every ten seconds (`DatabaseOptions.manifest_poll_interval_ms`).
+"""
 
 _TRIES_PER_LISTING: Final = 16
-"""Lost races after which the log is listed: an older writer that is quicker than we are has gone far ahead."""
+"""Lost races after which the log is listed, because an older writer that is faster may have appended many objects."""
 
 _OPENED_TRIES_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A role that is ours.
+    """A role that this process has claimed.
 
     Attributes:
-        compactor_epoch: the compactor's, as in `manifest`; it is ours when `owns_compaction`.
+        compactor_epoch: the compactor's epoch, as in `manifest`; it is ours if `owns_compaction`.
         owns_compaction: whether older compactors are fenced too.
-        manifest: the newest when the fence was made; replay what is between its `replay_after_wal_id` and the fence.
-        fence_id: our fence in the log, or the last object of a log that its writer left; the first record is the next
-            one.
+        manifest: the newest when the fence was made. Replay the log between its `replay_after_wal_id` and the fence.
+        fence_id: our fence in the log, or the last object of a log that its writer left. The first record follows it.
         checkpoint_id: the writer's own checkpoint, on `manifest`; None for `claim_all`.
-        log: has seen `manifest`.
-        lease: taken; to be renewed, and given up at the end.
-        warning: what was odd about the lease before, or that ours could not be written yet; None: nothing.
-        created: whether this call made the database.
+        log: the manifests; it has seen `manifest`.
+        lease: the lease, which this process has taken. Renew it, and give it up at the end.
+        warning: what was wrong with the earlier lease, or that ours could not be written yet; None: no problem.
+        created: whether this call created the database.
     """
 
     epoch: int
@@ -94,29 +98,30 @@ def claim_writer(
     after_destroy: bool = False,
     process: Process | None = None,
 ) -> Claim:
-    """Become the writer; every older writer is over.
+    """Become the writer. Every older writer is fenced.
 
-    With `DatabaseOptions.compaction` the compactor's role is claimed too, so that no older process compacts at the same
-    time.
+    With `DatabaseOptions.compaction` this also claims the compactor's role, so that no older process compacts at the
+    same time.
 
     Args:
-        options: `merge_operator` is stored by the first writer that names one, `wal_enabled` by each; the lease lives
-            for `lease_lifetime_ms`.
-        create: make the database where there is nothing.
-        take_over: also under a live lease.
-        after_destroy: make a new database where one was destroyed; its numbers continue from there.
-        process: who we are; by default the process that calls.
+        options: the first writer that names a `merge_operator` stores it, each writer stores `wal_enabled`. The lease
+            lives for `lease_lifetime_ms`.
+        create: create the database if nothing is there.
+        take_over: claim the role even if another owner's lease is live.
+        after_destroy: create a new database where one was destroyed. Its numbers continue from there.
+        process: the process that becomes the owner; None: the process that calls.
 
     Raises:
         Conflict: kind ``owned``; another owner's lease is live.
-        InvalidRequest: kind ``invalid_db_state``: destroyed, or a clone that is not finished. ``not_a_database``:
-            something else is there. ``merge_operator_mismatch``: the database has another one; ``unknown_operator``:
-            its own is not registered here. ``create_only_ignored``.
-        NotFound: kind ``database_not_found``: nothing is there, and not `create`.
+        InvalidRequest: kind ``invalid_db_state``: the database was destroyed, or is an unfinished clone.
+            ``not_a_database``: something else is there. ``merge_operator_mismatch``: the database has another operator.
+            ``unknown_operator``: the database's operator is not registered here. ``create_only_ignored``.
+        NotFound: kind ``database_not_found``: nothing is there, and `create` is False.
         Fenced: another claim was faster.
-        Unavailable, OutcomeUnknown: the store gave no clear answer; claim again. An older writer may be over already.
+        Unavailable, OutcomeUnknown: the store gave no clear answer. Claim again. An older writer may be fenced already.
+
     Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary; 1 LIST + 1 PUT less after a writer that closed the
-    database; a new database: 2 LIST + 1 PUT and the probe more.
+    database; for a new database 2 LIST + 1 PUT and the probe more.
     """
     options = options or DatabaseOptions()
     check_lifetime(options.lease_lifetime_ms)
@@ -168,12 +173,12 @@ def claim_all(
     must_be_open: bool = True,
     process: Process | None = None,
 ) -> Claim:
-    """Become writer and compactor at once, to restore or destroy: no other process can change files or rows any more.
+    """Become writer and compactor, to restore or destroy. No other process can change files or rows any more.
 
     The caller releases `Claim.lease` at the end.
 
     Args:
-        must_be_open: False also claims a clone that is not finished, and a database that was destroyed.
+        must_be_open: False also claims an unfinished clone, and a database that was destroyed.
 
     Raises as `claim_writer`. Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary.
     """
@@ -200,15 +205,15 @@ def claim_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Role:
-    """What is claimed; the other fields are as in `Claim`."""
+    """The role to claim. The other fields are as in `Claim`."""
 
     bump: Callable[[Manifest, int], Manifest]
-    """The manifest with the next epoch, for the last log id. Raises what stops the claim."""
+    """Returns a manifest with the next epoch, from a manifest and the last log id. It may raise to stop the claim."""
     owns_compaction: bool
     checkpoint_id: str | None
     created: bool
     needs_fence: bool
-    """Also after a writer that has ended: what restores or destroys rests on its own number in the log."""
+    """Whether to make a fence even after a writer that has ended: a restore or destruction needs its own log id."""
 
 
 def _claim(
@@ -221,13 +226,14 @@ def _claim(
     lifetime_ms: int,
     process: Process,
 ) -> Claim:
-    """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note.
+    """Read the lease, find the next id, and set the epoch; make the fence, read the epoch again, and take the lease.
 
-    The lease is read before the log is listed: what it says of a writer that ended holds for all of its records.
+    The design note proves why this order is safe. The lease is read before the log is listed, so if the lease states
+    that its writer has ended, the listing has all records of that writer.
     """
     lease_state = check_not_owned(location, take_over=take_over, process=process)
     wal = WalLog(location)
-    # The log may be empty above what was seen, after a collection or in a clone: numbers continue all the same.
+    # After a collection or in a clone, the log may be empty above the last id seen. The numbers continue from that id.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
     claimed = newest = log.update(lambda newest: role.bump(newest, last_wal_id))
     if lease_state.ended_epoch == claimed.writer_epoch - 1 and not role.needs_fence:
@@ -253,21 +259,24 @@ def _claim(
 
 
 def _end_of_log(claimed: Manifest, last_wal_id: int) -> int:
-    """The last id of a log whose writer, of the epoch just before ours, had ended before the log was listed.
+    """Return the last id of a log whose writer, of the epoch just before ours, had ended before the log was listed.
 
-    No fence is needed behind it. That writer appends nothing any more; those before it were fenced, or had ended,
-    before its first record; and a claim after ours finds that our epoch has not ended, so it makes a fence at the very
-    next id, which is the one that we append first. No look at the newest epoch is needed either: nothing was appended
-    between the listing and our epoch, so the listing cannot have been out of date, and what was collected is at or
-    below what the manifest says.
+    No fence is needed after this id:
+    - That writer appends nothing any more.
+    - The writers before it were fenced, or had ended, before its first record.
+    - A later claim sees that our epoch has not ended, so it makes a fence at the next id, with which our first append
+      would collide.
+
+    The newest epoch need not be checked either. Nothing was appended between the listing and our epoch, so the listing
+    cannot be out of date, and only objects up to the ids in the manifest were collected.
     """
     return max(last_wal_id, claimed.wal_id_last_seen, claimed.replay_after_wal_id)
 
 
 def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
-    """The id of our fence: the first that no older writer took."""
-    # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
-    # its files cover already may be free again, and a fence there would stop no writer.
+    """Make our fence at the first id that no older writer took, and return the id."""
+    # Between our listing of the log and our epoch another writer may have written, flushed and collected. A number that
+    # its files cover already may then be free again, and a fence there would stop no writer.
     if next_id <= claimed.replay_after_wal_id:
         next_id = _next_id(location, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
     clock = location.environment.clock
@@ -292,9 +301,13 @@ def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_i
 
 
 def _next_id(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, after: int) -> int:
-    """The number behind the last one of the log. Cost: 1 LIST a thousand numbers above `after`, and 1 LIST + 1 GET."""
+    """Return the number after the last one of the log.
+
+    Cost: 1 LIST for each thousand numbers above `after`, and 1 LIST + 1 GET.
+    """
     next_id = wal.last_id(after) + 1
-    # What this look saw may be a newer owner's, who said so in a manifest before: a fence behind it would end that one.
+    # The last record may be that of a newer owner, which has published its epoch before. A fence after it would end
+    # that owner.
     newest = ManifestLog(location).latest()
     if newest.writer_epoch != claimed.writer_epoch:
         raise _overtaken(location, claimed, newest)
@@ -302,14 +315,17 @@ def _next_id(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, afte
 
 
 def _with_new_epoch(manifest: Manifest, location: DatabaseLocation, *, compaction: bool, last_wal_id: int) -> Manifest:
-    """The next epoch; what belonged to the one before goes: its checkpoint, its jobs, its right to smaller file ids."""
+    """Return the manifest with the next epoch, without the previous writer's checkpoint and jobs.
+
+    The previous writer also loses the right to publish files with smaller ids.
+    """
     return msgspec.structs.replace(
         manifest,
         writer_epoch=manifest.writer_epoch + 1,
         compactor_epoch=manifest.compactor_epoch + (1 if compaction else 0),
         wal_id_last_seen=max(manifest.wal_id_last_seen, last_wal_id),
         newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=location.environment),
-        # A load is the writer's, a compaction the compactor's: who runs one is over, and publishes nothing any more.
+        # The writer runs loads, the compactor compactions. The previous role publishes no files of its jobs any more.
         jobs=tuple(job for job in manifest.jobs if job.kind == "compaction" and not compaction),
         checkpoints=tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.owner.kind != "writer"),
     )
@@ -332,7 +348,7 @@ def _overtaken_by(location: DatabaseLocation, claimed: Manifest, epoch: int) -> 
 def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
     stored, asked = manifest.merge_operator, options.merge_operator
     if stored is not None:
-        find_operator(stored)  # a process that cannot read the database must not end its writer
+        find_operator(stored)  # a process that cannot read the database must not fence its writer
     if stored is not None and asked is not None and stored != asked:
         raise InvalidRequest(
             f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the "
@@ -344,7 +360,7 @@ def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> N
 
 
 def first_manifest(location: DatabaseLocation, *, options: DatabaseOptions) -> Manifest:
-    """The manifest of an empty database, before the first claim."""
+    """Return the manifest of an empty database, before the first claim."""
     return Manifest(
         manifest_id=0,
         write_id="",
@@ -364,7 +380,7 @@ def first_manifest(location: DatabaseLocation, *, options: DatabaseOptions) -> M
 def _open_or_create(
     location: DatabaseLocation, log: ManifestLog, *, options: DatabaseOptions, create: bool, after_destroy: bool
 ) -> tuple[Manifest, bool]:
-    """The newest manifest, and whether this call made the database."""
+    """Return the newest manifest, and whether this call created the database."""
     for _ in range(_OPENED_TRIES_MAX):
         manifest = log.find_latest() if create else log.latest()
         if manifest is not None:
@@ -373,7 +389,7 @@ def _open_or_create(
             return _create_after_destroy(location, log, options=options)
         kind, words = describe_folder(location)
         if kind == "database":
-            continue  # another process has just made it
+            continue  # another process has just created it
         if kind != "nothing":
             raise InvalidRequest(
                 f"There is no database at {location.url}, and none can be made there: {words}. Name an empty folder.",
@@ -396,9 +412,9 @@ def _open_or_create(
 def _create_after_destroy(
     location: DatabaseLocation, log: ManifestLog, *, options: DatabaseOptions
 ) -> tuple[Manifest, bool]:
-    """A new, empty database above the tombstone of a destroyed one.
+    """Create an empty database after the tombstone of a destroyed one.
 
-    Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files.
+    Live checkpoints stay, and with them the ancestors' files, because the versions that they pin are not collected yet.
     Epochs, sequences and numbers continue, so that no writer from before the destruction is taken for a current one.
     """
     made = False

@@ -1,19 +1,19 @@
-"""Clones: a new database that starts from a version of another and shares its files.
+"""Clones: a new database that starts from a version of another database and shares its files.
 
-Owns: `create_clone`, the order of its steps, and what a retry after a crash at any of them does.
+Owns: `create_clone`, the order of its steps, and what a retry after a crash at any step does.
 
 Invariants:
-- Nothing that a clone's manifest names is ever unpinned: pins in the parent and in every ancestor that owns a file
-  exist before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened. The
-  parent's comes first each time, the others at once; when one fails, all that were made are taken back.
-- The first manifest decides between rivals: it is create-only, and names the source, the pins, and
-  ``initialized=false``. A call with the same source joins it, any other raises `AlreadyExists`.
-- The last update asks that the manifest still names the very pins that were made permanent: an attempt that slept while
-  another replaced dead pins begins again.
+- Everything that a clone's manifest names is pinned. Pins in the parent and in every ancestor that owns a file exist
+  before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened. Each time, the
+  pin in the parent comes first, and the others follow concurrently. If one fails, all new pins are removed.
+- The first manifest decides between concurrent calls: it is create-only, and names the source, the pins, and
+  ``initialized=false``. A call with the same source joins it. Any other raises `AlreadyExists`.
+- The last update requires that the manifest still names exactly the pins that were made permanent. An attempt that
+  slept while another replaced dead pins begins again.
 - A crash leaks at most pins that expire, and the objects in the unfinished clone's own folder, which its retry uses.
 
-Cost is that of the ancestors and of the log's tail; rows do not matter. Source: "Clones"; the steps are in
-docs/design/0009-databases.md, and what happens at each when something fails in 0012-clones-and-destroy.md.
+The cost depends on the ancestors and on the log's tail, and not on the number of rows. Source: "Clones". The steps are
+in docs/design/0009-databases.md; docs/design/0012-clones-and-destroy.md describes the failures at each step.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PIN_LIFETIME: Final = timedelta(hours=1)
-"""How long pins of an unfinished clone live: after a crash they keep files for so long. Steps that take longer lengthen
-them on the way; a shorter lifetime only makes a slow retry begin again."""
+"""How long pins of an unfinished clone live, and so how long they keep files after a crash.
+
+Steps that take longer extend the pins on the way. A shorter lifetime only makes a slow retry begin again.
+"""
 
 _TRIES_MAX: Final = 16
-"""Times that rivals may make an attempt begin again."""
+"""How often concurrent calls may make an attempt begin again."""
 
 _GONE_KINDS: Final = frozenset({"invalid_db_state", "database_not_found"})
-"""Of the errors that say that a parent has no live checkpoint of a name, or is gone itself."""
+"""Kinds of the errors that say that a parent has no live checkpoint of a name, or is gone itself."""
 
 _COPIES_MAX: Final = 8
-"""Objects that are copied at once, and in memory."""
+"""Most objects that are copied concurrently, and are in memory together."""
 
 _ANCESTORS_MAX: Final = 8
-"""Ancestors whose manifests are changed at once."""
+"""Most ancestors whose manifests are changed concurrently."""
 
 
 def create_clone(
@@ -69,27 +71,29 @@ def create_clone(
     copy: bool = False,
     pin_lifetime: timedelta = PIN_LIFETIME,
 ) -> Manifest:
-    """Make a database that starts from a version of another, without copying its files. Any number at once.
+    """Create a database that starts from a version of another, without copying its files.
 
-    Idempotent: after a crash at any step the same call finishes the clone; when it is finished, it returns at once.
+    A version may have any number of clones at the same time. The call is idempotent: after a crash at any step the same
+    call finishes the clone, and for a finished clone it returns at once.
 
     Args:
-        location: where the clone shall be: an empty folder, or this clone, unfinished.
+        location: the clone's folder: empty, or with this clone, unfinished.
         parent_url: the database to start from.
-        checkpoint: one of the parent's, by id or name; None: the latest, with all that is durable.
-        copy: copy the files too, and depend on nothing: the only way onto another store.
-        pin_lifetime: of the pins in the ancestors until the clone is finished.
+        checkpoint: a checkpoint of the parent, by id or name; None: the latest version, with everything durable.
+        copy: copy the files too, and depend on no other database. Only this works for a clone on another store.
+        pin_lifetime: lifetime of the pins in the ancestors until the clone is finished.
 
     Raises:
-        AlreadyExists: a database is there that is not this clone; or another caller was faster to begin it.
-        InvalidRequest: the place holds something else, is the parent or below it, or on another store; kind
+        AlreadyExists: another database is there, or another caller was faster to begin this one.
+        InvalidRequest: the folder contains something else, is the parent's or below it, or is on another store; kind
             ``invalid_db_state``: the parent is destroyed or unfinished, or the checkpoint is unknown or has expired.
         NotFound: there is no parent.
-        Conflict: others are at work on the same clone all the time.
+        Conflict: other processes work on the same clone all the time.
         Corruption: an object of the parent's log is missing or damaged.
-    Cost: about 17 requests, 8 more an ancestor further up that owns files (of `_ANCESTORS_MAX` at once, so that they
-    take the time of one), and 1 GET + 1 PUT an object of the log that is not in files yet; with `copy` also 1 GET + 1
-    PUT a file.
+
+    Cost: about 17 requests, and 8 for each further ancestor that owns files (`_ANCESTORS_MAX` of them concurrently, in
+    the time of one). 1 GET + 1 PUT for each object of the log that is not in files yet; with `copy` also 1 GET + 1 PUT
+    for each file.
     """
     parent = location.other(os.fspath(parent_url))
     _check_places(location, parent, copy=copy)
@@ -116,18 +120,18 @@ def _check_places(location: DatabaseLocation, parent: DatabaseLocation, *, copy:
 
 
 def _store_of(url: str) -> tuple[str, str]:
-    """What one set of credentials reaches: a bucket or container, this machine's folders, or this process's memory."""
+    """Return what one set of credentials reaches: a bucket or container, local folders, or this process's memory."""
     parsed = parse_url(url)
     return parsed.scheme, "" if parsed.scheme in ("file", "memory") else parsed.place
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a clone starts from: a version of the parent, and a pin in each database that owns a part of it."""
+    """The start of a clone: a version of the parent, and a pin in each database that owns a part of the version."""
 
     manifest: Manifest
     entries: tuple[ExternalDatabase, ...]
-    """The parent's first, though it may own no file: the log's tail is there."""
+    """The entry of the parent comes first, even if it owns no file, because the log's tail is in the parent."""
 
 
 class _Attempt:
@@ -150,7 +154,7 @@ class _Attempt:
         self._asked = checkpoint
 
     def run(self) -> Manifest:
-        """The steps, from wherever an earlier attempt left them."""
+        """Run the steps that an earlier attempt has not finished."""
         for _ in range(_TRIES_MAX):
             current = self._log.find_latest()
             secured: Manifest | None
@@ -173,7 +177,7 @@ class _Attempt:
     # Whose clone it is
 
     def _source(self) -> CloneSource:
-        """What was asked for, with the checkpoint by id; a name is looked up, for it may pass to another."""
+        """Return the requested source, with the checkpoint by id: a name may pass to another checkpoint."""
         if self._asked is None:
             return CloneSource(self._parent.url, None)
         now_ms = self._parent.environment.clock.now_ms()
@@ -184,9 +188,9 @@ class _Attempt:
         return CloneSource(self._parent.url, checkpoint.id, name)
 
     def _asks_for(self, source: CloneSource) -> bool:
-        """Whether what was asked for is the checkpoint that the clone was begun from; from then on it is asked by id.
+        """Whether this call requests the checkpoint from which the clone was begun. If so, keep its id from then on.
 
-        A name that no live checkpoint bears any more means the one that it meant when the clone was begun.
+        A name that no live checkpoint has any more denotes the checkpoint that it denoted when the clone was begun.
         """
         if self._asked is None or source.checkpoint is None:
             return self._asked == source.checkpoint
@@ -228,7 +232,7 @@ class _Attempt:
     # Pins and the first manifest
 
     def _begin(self) -> Manifest | None:
-        """Pin, then create the first manifest; None: another call created one."""
+        """Take the pins, then create the first manifest and return it; None: another call created one."""
         kind, words = describe_folder(self._location)
         if kind == "database":
             return None
@@ -242,7 +246,7 @@ class _Attempt:
         source = self._source()
         base = self._pin()
         try:
-            # In the parent's store create-only puts were probed when the parent was made.
+            # The parent's store was probed for create-only puts when the parent was created.
             if _store_of(self._location.url) != _store_of(self._parent.url):
                 self._location.probe()
             return self._log.create(self._manifest_on(base, source))
@@ -251,7 +255,7 @@ class _Attempt:
             raise
 
     def _pin(self) -> _Start:
-        """Pins of our own: in the parent, then in every further ancestor that owns a file."""
+        """Take pins in the parent, then in every further ancestor that owns a file."""
         made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._location.url, lifetime=self._lifetime)
         entries = [ExternalDatabase(self._parent.url, self._asked or made.id, made.id, ())]
         try:
@@ -280,14 +284,14 @@ class _Attempt:
         )
 
     def _pin_in_each(self, sources: Sequence[tuple[str, str]]) -> tuple[list[str | None], LakebedError | None]:
-        """Take a pin in each ancestor, several at once.
+        """Take a pin in each ancestor, several concurrently.
 
         Args:
-            sources: of each ancestor the URL and the pin there that ours is made from.
+            sources: for each ancestor its URL, and the pin there from which ours is made.
 
         Returns:
-            Our pins, in the order of `sources`, None for one that was not made; and the first error. A call that failed
-            keeps none of the others from its answer, so that what they made can be taken back.
+            Our pins, in the order of `sources`, None for one that was not made; and the first error. After an error the
+            others are still awaited, so that the pins that they made can be removed.
         """
 
         def pin(source: tuple[str, str]) -> str | LakebedError:
@@ -301,11 +305,11 @@ class _Attempt:
         return [None if isinstance(answer, LakebedError) else answer for answer in taken], failure
 
     def _in_each(self, call: Callable[[T], R], ancestors: Sequence[T]) -> list[R]:
-        """Call for each ancestor, several at once; the results in order."""
+        """Call a function for each ancestor, several concurrently. Return the results in order."""
         return map_in_pool(self._location.environment.runtime, call, ancestors, worker_count_max=_ANCESTORS_MAX)
 
     def _release(self, entries: Sequence[ExternalDatabase]) -> None:
-        """Remove our pins again. Those that cannot be reached now expire."""
+        """Remove our pins. Pins in databases that cannot be reached now expire."""
 
         def release(entry: ExternalDatabase) -> None:
             with suppress(LakebedError):
@@ -314,7 +318,7 @@ class _Attempt:
         self._in_each(release, entries)
 
     def _manifest_on(self, base: _Start, source: CloneSource) -> Manifest:
-        """The unfinished clone's manifest."""
+        """Return the manifest of the unfinished clone."""
         return msgspec.structs.replace(
             base.manifest,
             initialized=False,
@@ -330,7 +334,7 @@ class _Attempt:
     # Joining an unfinished attempt
 
     def _secure(self, current: Manifest) -> Manifest | None:
-        """The unfinished manifest, with pins that live for a lifetime from now; None: it was changed, look again."""
+        """Extend the pins by a lifetime from now. Return the unfinished manifest; None: it was changed, read again."""
         entries = current.external_databases
         if self._keep(current, 0, lifetime=self._lifetime) is None:
             base = self._pin()
@@ -353,22 +357,22 @@ class _Attempt:
         )
 
     def _keep(self, manifest: Manifest, index: int, *, lifetime: timedelta | None) -> Checkpoint | None:
-        """Let one of the manifest's pins live on, the parent's being the first; None: it is dead."""
+        """Extend one of the manifest's pins, by its index; that in the parent is the first. None: the pin is dead."""
         entry = manifest.external_databases[index]
         try:
             return keep_pin(self._location.other(entry.url), entry.pin, lifetime=lifetime, must_be_open=index == 0)
-        except InvalidRequest:  # the parent was destroyed before its pin was permanent, so none of the others is
+        except InvalidRequest:  # the parent was destroyed before its pin was permanent, so no other pin is permanent
             self._release(manifest.external_databases)
             raise
 
     def _keep_all(self, manifest: Manifest, *, lifetime: timedelta | None) -> bool:
-        """Let all of the manifest's pins live on, the parent's first (see 0012); False: one of them is dead."""
+        """Extend all pins of the manifest, that in the parent first (see 0012); False: one of them is dead."""
         if self._keep(manifest, 0, lifetime=lifetime) is None:
             return False
         return not self._keep_others(manifest, lifetime=lifetime)
 
     def _keep_others(self, manifest: Manifest, *, lifetime: timedelta | None) -> list[int]:
-        """Let the pins in ancestors further up live on, several at once; the places of those that are dead."""
+        """Extend the pins in further ancestors, several concurrently. Return the indices of dead pins."""
         others = range(1, len(manifest.external_databases))
         pins = self._in_each(lambda index: self._keep(manifest, index, lifetime=lifetime), others)
         return [index for index, pin in zip(others, pins, strict=True) if pin is None]
@@ -384,7 +388,7 @@ class _Attempt:
         taken: Sequence[ExternalDatabase],
         replaced: Sequence[ExternalDatabase],
     ) -> Manifest | None:
-        """Put other pins into the unfinished manifest, if it still names those that were found dead."""
+        """Put other pins into the unfinished manifest, if it still names the pins that were found dead."""
         is_ours = False
 
         def change_if_ours(manifest: Manifest) -> Manifest | None:
@@ -397,7 +401,7 @@ class _Attempt:
         return rewritten if is_ours else None
 
     def _copy_over(self, manifest: Manifest) -> bool:
-        """Copy the log's tail, and with `copy` the files; False: pins died meanwhile, look again."""
+        """Copy the log's tail, and with `copy` the files; False: pins died in between, read the manifest again."""
         try:
             self._each(self._copy_log, self._missing_logs(manifest), manifest)
             if self._copy:
@@ -405,7 +409,7 @@ class _Attempt:
         except _PinsDied:
             return False
         except NotFound as missing:
-            # Pinned objects do not go; so either the pins died, or the parent is damaged.
+            # Pinned objects are not deleted, so either the pins died, or the parent is damaged.
             if self._keep(manifest, 0, lifetime=self._lifetime) is None:
                 return False
             path = missing.facts.get("path")
@@ -415,7 +419,7 @@ class _Attempt:
         return True
 
     def _each(self, copy_one: Callable[[int], None], items: Sequence[int], manifest: Manifest) -> None:
-        """Copy several at once, and lengthen the pins on the way."""
+        """Copy several items concurrently, and extend the pins on the way."""
         if not items:
             return
         pool = self._location.environment.runtime.pool(_COPIES_MAX)
@@ -443,7 +447,7 @@ class _Attempt:
     def _copy_log(self, wal_id: int) -> None:
         path = wal_path(wal_id)
         body = self._parent.store.get(path)
-        decode_record(body, path=path, id=wal_id)  # what is damaged is not passed on
+        decode_record(body, path=path, id=wal_id)  # a damaged record must not be copied
         create_once(self._location.store, path, body, environment=self._location.environment)
 
     def _copy_files(self, manifest: Manifest) -> None:
@@ -471,7 +475,7 @@ class _Attempt:
         self._each(copy_file, range(len(files)), manifest)
 
     def _finish(self, manifest: Manifest) -> Manifest | None:
-        """Make the pins permanent, or needless, then open the clone; None: look again."""
+        """Make the pins permanent, or unnecessary, then mark the clone as finished; None: read the manifest again."""
         entries = manifest.external_databases
         if not self._copy and not self._keep_all(manifest, lifetime=None):
             return None
@@ -496,7 +500,7 @@ class _Attempt:
 
 
 class _PinsDied(Exception):
-    """The version that was being copied is not pinned any more."""
+    """The version that is being copied is not pinned any more."""
 
 
 def _is_unfinished_with(manifest: Manifest, entries: tuple[ExternalDatabase, ...]) -> bool:

@@ -1,17 +1,17 @@
-"""The collector: looks at a database, asks the pure plan what may go, and lets the sweeper delete it.
+"""The collector. It reads a database, gets a plan of what may be deleted, and has the sweeper delete it.
 
 Owns: `collect_garbage`, its step function `collect_once`, and `Collector`, which serves many databases in one process.
 
 Invariants:
 - The order is list, read, seal versions, decide, raise the boundary, sweep, detach; `lakebed.kv.reclaim` says why.
-- A database with nothing to collect is left as it is: nothing is written.
-- Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that
-  stays deletable.
-- No clock is trusted alone: what ends by time (a checkpoint, the grace of a destruction) counts as ended at the earlier
-  of our time and the store's, which is the time of an object there. A collector whose clock is fast deletes nothing
-  that is live; one whose clock is slow deletes it later.
-- What cannot be read protects: a missing or damaged manifest what was there before its checkpoint, one of a newer
-  format everything.
+- A collection of a database with nothing to collect writes nothing.
+- Any number of collectors may run at the same time, and each may sleep at any step: each deletes what its own manifest
+  allows, and these objects stay deletable.
+- No clock is trusted alone. What ends by time (a checkpoint, the grace of a destruction) counts as ended by the earlier
+  of two times: our time and the store's, which is the time of an object there. So a collector with a fast clock deletes
+  nothing that is live, and one with a slow clock deletes it later.
+- Unreadable manifests protect objects: a missing or damaged one those that existed before its checkpoint, one of a
+  newer format all objects.
 
 Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
@@ -50,20 +50,20 @@ from lakebed.reclaim.model import CollectionPlan, CollectionReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 
 _READS_MAX: Final = 8
-"""Pinned manifests that are read at once."""
+"""Most pinned manifests that are read concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What one collection of one database did."""
+    """The result of one collection of one database."""
 
     report: CollectionReport
     gone: bool = False
-    """Only the tombstone of a destroyed database is left, or there is no database: it needs no collector."""
+    """Whether it needs no collector any more: there is no database, or only the tombstone of a destroyed one."""
     detached: tuple[str, ...] = ()
-    """URLs of ancestors that it does not need any more."""
+    """URLs of ancestors that the database does not need any more."""
     error: LakebedError | None = None
-    """Why it was not collected; then `report` is empty, with this as its warning."""
+    """Why the database was not collected. Then `report` is empty, with this as its warning."""
 
 
 def collect_garbage(
@@ -73,30 +73,31 @@ def collect_garbage(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> CollectionReport:
-    """Delete what no version of a database needs, a destroyed one whose grace is over, and probes of dead processes.
+    """Delete what no version needs, a destroyed database whose grace is over, and probes of dead processes.
 
-    Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.grace`.
+    This is safe while writers, readers, compactors, clones and other collectors run, with any `CollectorOptions.grace`.
 
     Args:
-        dry_run: report what would be deleted; write and delete nothing. By our own clock only.
+        dry_run: report what would be deleted, by our own clock only; write and delete nothing.
         progress: called after each batch of deletions.
 
     Returns:
-        What went and why, and how many objects stay for which reason; a missing pinned version is a warning.
+        What was deleted and why, and how many objects stay for which reason. A missing pinned version is a warning.
 
     Raises:
         NotFound: there is no database.
-        UnsupportedFormat: a pinned version, or the newest manifest, is of a newer lakebed. Nothing was deleted.
+        UnsupportedFormat: a newer lakebed wrote a pinned version or the newest manifest. Nothing was deleted.
         Corruption: the newest manifest is damaged. Nothing was deleted.
-    Cost: 4 LIST (5 outside of a lake; 1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if
-    anything goes, an update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a
-    thousand objects.
+
+    Cost: 4 LIST (5 outside of a lake; 1 more for each thousand objects), 1 GET of the newest manifest, and 1 GET for
+    each pinned one. If anything is deleted, also an update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET for
+    each 64 manifests passed), and 1 DELETE for each thousand objects.
     """
     return collect_once(location, options=options, dry_run=dry_run, progress=progress).report
 
 
 def plan_garbage(location: DatabaseLocation, *, options: CollectorOptions | None = None) -> CollectionPlan:
-    """What `collect_garbage` would delete now. Deletes nothing. Raises and costs as its dry run."""
+    """Plan what `collect_garbage` would delete now. Delete nothing. Errors and cost as its dry run."""
     plan = collect_garbage(location, options=options, dry_run=True).plan
     assert plan is not None
     return plan
@@ -109,7 +110,7 @@ def collect_once(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> Collection:
-    """One collection, as `collect_garbage`; also reports whether the database is gone. A step function."""
+    """Run one collection, as `collect_garbage`; also report whether the database is gone. A step function."""
     with freeing_space():
         done = _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
     if done.gone:
@@ -160,10 +161,10 @@ class _Round:
     # Time
 
     def _agree_on_time(self, objects: Found, manifest: Manifest) -> tuple[int, Manifest]:
-        """Until when we and the store agree that time has come, and the newest manifest, which this may have made.
+        """Return the latest time that our clock and the store's have both reached, and the newest manifest.
 
-        Whatever lies there tells that its own time has come. Only when something has ended by our clock, and nothing
-        that lies there is as late, a manifest is written to see its time.
+        The time of any object proves that the store's clock has reached this time. If something has ended by our clock,
+        and no object is as late as its end, a manifest is written to get the store's time from it.
         """
         now_ms = self._location.environment.clock.now_ms()
         if self._dry_run:
@@ -182,18 +183,18 @@ class _Round:
         return min(now_ms, seen_ms), manifest
 
     def _ends_ms(self, manifest: Manifest, now_ms: int) -> int:
-        """When the last of those things ended that are over by our clock; 0 without any."""
+        """Return the latest end, of a checkpoint or a grace, that our clock has passed; 0 if there is none."""
         ends = [checkpoint.expires_at_ms for checkpoint in manifest.checkpoints if checkpoint.expires_at_ms is not None]
         if manifest.destroyed_at_ms is not None:
             ends.append(manifest.destroyed_at_ms + self._destroyed_grace_ms)
         return max((end for end in ends if end <= now_ms), default=0)
 
-    # The manifest that is judged by
+    # The manifest that decides
 
     def _seal_versions(
         self, objects: Found, current: Manifest, ended_ms: int
     ) -> tuple[Manifest, Pinned, CollectionPlan]:
-        """*The* manifest, those that are pinned in it, and the plan that they allow."""
+        """Return *the* manifest that decides, the manifests that it pins, and the plan that they allow."""
         manifest = without_expired(current, ended_ms)
         pinned = self._load_pinned(manifest, ended_ms)
         plan = self._plan(objects, manifest, pinned)
@@ -242,10 +243,10 @@ class _Round:
             self._damaged.append(str(damage))
             return manifest_id, None
 
-    # What is not an ordinary collection
+    # Special cases: unfinished clones, destroyed databases, ancestors
 
     def _leave_alone(self, objects: Found) -> Collection:
-        """A clone that is not finished: its creator may still run, and a retry uses what is there."""
+        """Delete nothing of an unfinished clone: its creator may still run, and a retry uses what is there."""
         count = len(objects.files) + len(objects.logs) + len(objects.manifests)
         warning = (
             f"{self._location.url} is a clone that is not finished, and was left alone: make the same clone again to "
@@ -260,10 +261,13 @@ class _Round:
         return Collection(report, gone=complete and not self._dry_run)
 
     def _detach(self, entries: tuple[ExternalDatabase, ...], decided: Manifest) -> tuple[tuple[str, ...], list[str]]:
-        """Their pin first, then our entry: a crash in between leaves an entry that the next collection takes out.
+        """Remove our pins in ancestors, then their entries in our manifest.
+
+        A crash in between leaves an entry, which the next collection removes.
 
         Returns:
-            URLs of ancestors that are not needed any more, and why others, also not needed, could not be released.
+            URLs of ancestors that are not needed any more, and the reasons why further unneeded ones could not be
+            released.
         """
         released: dict[str, str] = {}
         unreached: list[str] = []
@@ -286,7 +290,7 @@ class _Round:
 
 
 class Collector:
-    """One process that collects many databases, each until it is gone."""
+    """Collects many databases in one process, each until it is gone."""
 
     def __init__(
         self,
@@ -307,14 +311,14 @@ class Collector:
         return tuple(self._locations)
 
     def collect_once(self, progress: ProgressCall | None = None) -> dict[str, Collection]:
-        """Collect each database once; those that are gone are not asked again.
+        """Collect each database once. Databases that are gone are not collected again.
 
         Args:
-            progress: of this round, instead of the collector's own.
+            progress: for this round, instead of the collector's own.
 
         Returns:
-            What was done, by URL. A database that could not be collected has the reason as `Collection.error` and as
-            its report's warning, and the others continue.
+            The results by URL. If a database could not be collected, the reason is in `Collection.error` and in the
+            warnings of its report, and the others are still collected.
         """
         progress = progress or self._progress
         done: dict[str, Collection] = {}
@@ -337,7 +341,7 @@ class Collector:
         until: Callable[[], bool],
         tell: Callable[[dict[str, Collection]], None] | None = None,
     ) -> None:
-        """Collect in rounds until every database is gone, or `until` says so before a round.
+        """Collect in rounds until every database is gone, or `until` returns True before a round.
 
         Args:
             every: pause between two rounds.

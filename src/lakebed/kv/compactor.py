@@ -1,11 +1,11 @@
-"""The separate compactor: merges a database's files in a process of its own, while another one may write.
+"""The separate compactor, which merges a database's files in a process of its own while another process may write.
 
 Owns: `Compactor`. Invariants: it claims the compactor's epoch before its first compaction, which fences every other
-compactor and drops their jobs; it merges only files that a manifest names. It never looks at the log, writes no
-row and touches no checkpoint: readers and the writer pin what they read by their own.
+compactor and drops their jobs. It merges only files that a manifest names. It never reads the log, writes no row and
+changes no checkpoint: readers and the writer pin what they read with their own checkpoints.
 
-A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one of these. The
-one that begins later takes over, and the other stops with `Fenced`.
+A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one separate
+compactor. The one that begins later takes over, and the other stops with `Fenced`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lakebed.lsm.operators import MergeOperator, find_operator
 from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 
 _CACHE_BYTES: Final = 32 << 20
-"""For the tails of the files that are being merged; blocks are read once and not kept."""
+"""Size of the cache, for the tails of the files that are being merged. Blocks are read once and not kept."""
 
 _TRIES_MAX: Final = 3
 
@@ -40,10 +40,10 @@ Progress = Callable[[int, int], None]
 
 
 class Compactor:
-    """Compacts one database. Not for several threads at once.
+    """Compacts one database. Not thread-safe.
 
     Args:
-        options: sizes and counts, as the writer's; the rest is not looked at.
+        options: sizes and counts, as for the writer. Other options are ignored.
     """
 
     def __init__(self, location: DatabaseLocation, *, options: DatabaseOptions | None = None) -> None:
@@ -65,20 +65,21 @@ class Compactor:
             progress: called now and then with the rows read and the bytes written so far.
 
         Returns:
-            False when nothing needs to be merged.
+            False if nothing needs to be merged.
 
         Raises:
-            Fenced: kind ``compactor_fenced``; another compactor has taken over: stop.
-            InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or a clone that is not finished.
+            Fenced: kind ``compactor_fenced``; another compactor has taken over. Stop.
+            InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or an unfinished clone.
             NotFound: there is no database.
             Corruption: an input is damaged or missing.
-            Unavailable, OutcomeUnknown: nothing is lost; call again.
-        Cost: 1 LIST, and 1 GET when the manifest is new; a compaction: 2 updates of the manifest and its files.
+            Unavailable, OutcomeUnknown: nothing is lost. Call again.
+
+        Cost: 1 LIST, and 1 GET if the manifest is new; for a compaction 2 updates of the manifest, and its files.
         """
         return self._compact(self._plan, progress) is not None
 
     def compact_full(self, progress: Progress | None = None) -> bool:
-        """Merge all files into one run, all rewritten; False for an empty database. Otherwise as `compact_once`."""
+        """Rewrite all files into one run; False for an empty database. Otherwise as `compact_once`."""
         task = self._compact(plan_full, progress)
         if task is None:
             return False
@@ -95,7 +96,7 @@ class Compactor:
             try:
                 return self._plan_and_run(plan, progress)
             except Conflict:
-                continue  # what was planned rested on an older manifest
+                continue  # the plan was based on an older manifest
         return self._plan_and_run(plan, progress)
 
     def _plan_and_run(
@@ -135,7 +136,7 @@ class Compactor:
         return task
 
     def _newest(self) -> Manifest:
-        """The newest manifest. Raises `Fenced` when it names another compactor."""
+        """Return the newest manifest. Raises `Fenced` if it names another compactor."""
         manifest = check_open(self._log.latest(), self._location.url)
         self._publisher.check_epoch(manifest)
         return manifest
@@ -152,7 +153,7 @@ class Compactor:
 
 
 def _operator(manifest: Manifest) -> MergeOperator | None:
-    """The database's operator; None when this process does not know it: operands then stay as they are."""
+    """Return the database's operator; None if this process does not know it. Operands then stay as they are."""
     if manifest.merge_operator is None:
         return None
     try:

@@ -1,7 +1,7 @@
 """Conditional writes: a batch that is written if some keys have expected values.
 
-Owns: `write_if`, the one way of `Database.set_if` and `Database.write_if`. Invariant: under the lock, just before the
-rows enter the memtable, every expected key has its expected value.
+Owns: `write_if`, which `Database.set_if` and `Database.write_if` share. Invariant: under the lock, just before the rows
+enter the memtable, every expected key has its expected value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakebed.lsm.view import Ends, View
 def append_batch(
     writer: WriterCore, batch: WriteBatch, *, await_durable: bool, check: Callable[[], None] | None = None
 ) -> None:
-    """Write a batch that was checked; `check` as for `WriterCore.append_rows`."""
+    """Write a checked batch; `check` as for `WriterCore.append_rows`."""
     kinds, expires = batch.columns(writer.now_ms())
     writer.append_rows(batch.keys, batch.values, kinds, expires, check=check, await_durable=await_durable)
 
@@ -27,10 +27,10 @@ def append_batch(
 def write_if(
     writer: WriterCore, batch: WriteBatch, expected: Mapping[bytes, bytes | None], *, await_durable: bool
 ) -> None:
-    """Write a batch if every expected key has its value; arguments were checked. As `Database.write_if`."""
+    """Write a batch if every expected key has its value. The arguments are already checked. As `Database.write_if`."""
     writer.check_not_fenced()
     if batch.keys:
-        try:  # nearly always the expected keys were just read
+        try:  # nearly always the caller has just read the expected keys
             check = partial(_check_in_memory, writer, expected)
             append_batch(writer, batch, check=check, await_durable=await_durable)
             return
@@ -61,7 +61,7 @@ def write_if(
 
 
 def _check_in_memory(writer: WriterCore, expected: Mapping[bytes, bytes | None]) -> None:
-    """Raise `_Overtaken` unless memory alone shows that every key has the value expected. Under the lock."""
+    """Raise `_Overtaken` unless memory alone shows that every key has its expected value. Under the lock."""
     surely_is = writer.tree.surely_is
     for key, value in expected.items():
         if not surely_is(key, value):
@@ -71,7 +71,7 @@ def _check_in_memory(writer: WriterCore, expected: Mapping[bytes, bytes | None])
 def _check_values(
     writer: WriterCore, view: View, expected: Mapping[bytes, bytes | None], *, await_durable: bool
 ) -> None:
-    """Raise `Conflict` for a key that has another value than the one expected."""
+    """Raise `Conflict` for a key that has another value than expected."""
     for key, value in expected.items():
         try:
             row = view.get_row(key)
@@ -90,8 +90,8 @@ def _check_values(
 def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, ends: Ends) -> None:
     """Raise `_Overtaken` if a key was written since a sequence, or one of the values has expired. Under the lock.
 
-    A value below operands expires too, though what is read of its key has no end. Also if what was written since is not
-    in memory any more: then everything has to be read again.
+    A value below operands may expire too, although the combined value of its key has no end. Also raise if the rows
+    written since are not in memory any more: then everything has to be read again.
     """
     if ends.first_ms is not None and writer.now_ms() >= ends.first_ms:
         raise _Overtaken
@@ -102,5 +102,5 @@ def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, 
         raise _Overtaken from forgotten
 
 
-class _Overtaken(Exception):  # between two functions of this file
+class _Overtaken(Exception):  # only used between functions of this module
     """An expected key may have another value than the one that was read: read again."""

@@ -1,17 +1,18 @@
-"""Destroying a database: softly, for the collector to take apart after a grace, or at once.
+"""Destruction of a database: softly, so that the collector deletes it after a grace, or at once.
 
 Owns: `destroy`, and `take_apart`, which the collector calls when a soft destruction's grace is over.
 
 Invariants:
-- Nothing goes while a live checkpoint pins a version: a hard destruction is refused with the checkpoints and their
-  owners, a soft one waits for them. Once destroyed, nothing may be made, refreshed or opened, so they only get fewer.
-  A checkpoint has ended when it has by the store's clock too, which is asked only when one has by ours.
-- Writers and compactors are fenced before the stamp, in manifest and log alike.
-- What is deleted was listed **before** the newest manifest was seen to be a destroyed one: a database created again on
-  this path has other names, and what it writes is in no such list.
-- Our pins in ancestors go first; then only objects with a name of ours. Anything else in the folder, such as another
-  database, is left alone and named in the report.
-- A tombstone stays: the newest manifest, the boundary, the log's fences, the lease. Each refuses a sleeping writer.
+- Nothing is deleted while a live checkpoint pins a version. A hard destruction is then refused, with the checkpoints
+  and their owners. A soft one waits for them. In a destroyed database no checkpoint may be created, refreshed or
+  opened, so their number only decreases. A checkpoint has ended if it has ended by our clock and by the store's, which
+  is asked only if one has ended by ours.
+- Writers and compactors are fenced, in the manifest and in the log, before the database is marked as destroyed.
+- The objects to delete are listed **before** the newest manifest is seen to be a destroyed one. A database that is
+  created again at this path uses other names, and its objects are in no such list.
+- Our pins in ancestors are removed first. Then only objects with a name of ours are deleted. Anything else in the
+  folder, such as another database, is left alone and named in the report.
+- A tombstone stays: the newest manifest, the boundary, the log's fences and the lease. Each refuses a sleeping writer.
 
 Source: "Deleting a Database"; docs/design/0012-clones-and-destroy.md.
 """
@@ -68,21 +69,23 @@ def destroy(
     """Destroy a database. Idempotent: after a crash at any step the same call finishes.
 
     Args:
-        soft: only stamp it; a collector deletes it when the grace is over and no checkpoint lives. False: at once.
-        take_over: also under a living lease of another owner.
-        dry_run: say what would be deleted now; change nothing. It refuses what the real run refuses.
+        soft: only mark it. A collector deletes it when the grace is over and no checkpoint lives. False: delete it at
+            once.
+        take_over: destroy it even if another owner's lease is live.
+        dry_run: report what would be deleted now; change nothing. Errors are those of the real call.
         progress: called after each batch of deletions.
 
     Returns:
-        The report of what was deleted; of a soft destruction nothing.
+        The report of what was deleted. A soft destruction deletes nothing.
 
     Raises:
-        InvalidRequest: kind ``invalid_deletion``; not `soft`, and checkpoints live: names them and their owners.
-            Nothing was changed.
-        Conflict: kind ``owned``; a writer lives, and not `take_over`.
+        InvalidRequest: kind ``invalid_deletion``; `soft` is False, and checkpoints live. The message names them and
+            their owners. Nothing was changed.
+        Conflict: kind ``owned``; a writer lives, and `take_over` is False.
         NotFound: there is no database.
-    Cost: a claim and 1 update; hard also 4 LIST, the boundary, 1 update an ancestor, and 1 DELETE a thousand objects;
-    with ended checkpoints that of `store_time_ms`.
+
+    Cost: a claim and 1 update. If `soft` is False, also 4 LIST, the boundary, 1 update for each ancestor, and 1 DELETE
+    for each thousand objects. With ended checkpoints also that of `store_time_ms`.
     """
     log = ManifestLog(location)
     manifest = log.latest()
@@ -98,7 +101,7 @@ def destroy(
                 claim = claim_all(location, take_over=take_over, must_be_open=False)
                 with giving_up(claim):
                     manifest = _stamp(location, claim.log, soft=soft, epoch=claim.epoch)
-            else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
+            else:  # an unfinished clone has no writer; a clone that is finished in between may have one
                 manifest = _stamp(location, log, soft=soft, epoch=None)
         if soft:
             return report_of(CollectionPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
@@ -109,9 +112,9 @@ def destroy(
 
 
 def _read_agreed_ms(manifest: Manifest, location: DatabaseLocation) -> int:
-    """Until when checkpoints have ended: by our clock and by the store's, which is asked when one has by ours.
+    """Return the time by which checkpoints have ended: the earlier of our time and the store's.
 
-    Cost: nothing, or that of `store_time_ms`.
+    The store is asked only if a checkpoint has ended by our clock. Cost: nothing, or that of `store_time_ms`.
     """
     now_ms = location.environment.clock.now_ms()
     if len(live_checkpoints(manifest, now_ms)) == len(manifest.checkpoints):
@@ -120,7 +123,7 @@ def _read_agreed_ms(manifest: Manifest, location: DatabaseLocation) -> int:
 
 
 def _check_unpinned(manifest: Manifest, location: DatabaseLocation, *, now_ms: int) -> None:
-    """Raise for checkpoints that live and are not those of the roles that are claimed."""
+    """Raise for live checkpoints, except those of the roles that the destruction claims."""
     live = live_checkpoints(manifest, now_ms)
     live = tuple(checkpoint for checkpoint in live if checkpoint.owner.kind not in _ROLES)
     if not live:
@@ -138,10 +141,10 @@ def _check_unpinned(manifest: Manifest, location: DatabaseLocation, *, now_ms: i
 
 
 def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
-    """Mark it as destroyed, unless the manifest changed in a way that forbids it: then return that manifest, unmarked.
+    """Mark the database as destroyed. If the manifest changed in a way that forbids it, return that manifest unmarked.
 
     Args:
-        epoch: ours; None: of a clone that is not finished.
+        epoch: our epoch; None: the database is an unfinished clone.
     """
 
     def change(manifest: Manifest) -> Manifest | None:
@@ -151,7 +154,7 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
         agreed_ms = _read_agreed_ms(manifest, location)
         if not soft:
             _check_unpinned(manifest, location, now_ms=agreed_ms)
-        # Dead pins go in the same update, so that no process whose clock is behind can still use one.
+        # The same update removes dead pins, so that no process whose clock is behind can still use one.
         kept = without_expired(manifest, agreed_ms)
         return msgspec.structs.replace(
             kept,
@@ -164,7 +167,7 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
 
 
 def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> CollectionReport:
-    """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
+    """Return the report of a dry run. A tombstone replaces the newest manifest, so one more object will be deleted."""
     if manifest.initialized and manifest.destroyed_at_ms is None:
         check_not_owned(location, take_over=take_over)
     if soft:
@@ -187,7 +190,8 @@ def take_apart(
     Raises:
         InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
         UnsupportedFormat: a newer lakebed wrote the tombstone.
-    Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.
+
+    Cost: 4 LIST + 1 GET, 1 update for each ancestor, the boundary, and 1 DELETE for each thousand objects.
     """
     objects = find_objects(location)
     log = ManifestLog(location)
@@ -212,7 +216,7 @@ def take_apart(
 
 
 def with_old_probes(plan: CollectionPlan, location: DatabaseLocation, *, dry_run: bool) -> CollectionPlan:
-    """The plan with the probes of processes that died; in a lake unchanged, whose collection finds them.
+    """Return the plan with the probes of dead processes; in a lake unchanged, as the lake's collection finds them.
 
     Cost: outside of a lake that of `leftover_probes`.
     """
@@ -224,7 +228,7 @@ def with_old_probes(plan: CollectionPlan, location: DatabaseLocation, *, dry_run
 
 
 def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Manifest) -> Manifest:
-    """Remove our pins from all ancestors, then forget those; returns the newest manifest, whatever it says by now."""
+    """Remove our pins from all ancestors, then their entries. Return the newest manifest, whoever made it."""
     if not manifest.external_databases:
         return manifest
     for entry in manifest.external_databases:
@@ -239,7 +243,7 @@ def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Man
 
 
 def find_objects(location: DatabaseLocation, *, log_count_max: int | None = None) -> Found:
-    """The objects in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects.
+    """List the objects in the folders of a database. Cost: 3 LIST, and 1 more for each thousand objects.
 
     Args:
         log_count_max: as `CollectorOptions.log_count_max`.
@@ -253,7 +257,10 @@ def find_objects(location: DatabaseLocation, *, log_count_max: int | None = None
 
 
 def _first_logs(logs: Iterable[ObjectMeta], count_max: int | None) -> Iterator[ObjectMeta]:
-    """So many objects of a log, and the fences before and between them, which stay and would fill every count."""
+    """Return the first objects of a log, at most `count_max` without fences, and the fences before and between them.
+
+    Fences do not count, because they stay and would use up the count of every collection.
+    """
     count = 0
     for meta in logs:
         count += meta.size_bytes != FENCE_BYTES
@@ -263,7 +270,7 @@ def _first_logs(logs: Iterable[ObjectMeta], count_max: int | None) -> Iterator[O
 
 
 def _foreign(location: DatabaseLocation) -> list[str]:
-    """What is in the folder and is not the database's. Cost: 1 LIST."""
+    """List what is in the folder and does not belong to the database. Cost: 1 LIST."""
     top = location.store.list_with_delimiter("")
     own = {*_OWN_FOLDERS, RESERVE_PATH.partition("/")[0]} if location.keeps_reserve else _OWN_FOLDERS
     folders = [f"{folder}/" for folder in top.folders if folder not in own]
@@ -271,6 +278,6 @@ def _foreign(location: DatabaseLocation) -> list[str]:
 
 
 def store_name(location: DatabaseLocation) -> str:
-    """How reports name a database: the last part of its URL."""
+    """Return the name of a database in reports: the last part of its URL."""
     url = parse_url(location.url)
     return url.prefix.rpartition("/")[2] or url.place

@@ -1,23 +1,22 @@
-"""Group commit: the first writer that waits makes everything pending durable, for all; the others wait for it.
+"""Group commit: the first waiting writer makes everything pending durable, for all writers. The others wait for it.
 
-Owns: which writer leads, what each waiting writer gets as its result, and which rows go into which log object.
+Owns: which writer leads, the result of each waiting writer, and which rows go into which log object.
 
 Invariants:
-- One leader at a time, so one create of the log is in flight: no gap can follow a crash.
-- No timer: a waiting writer leads at once, or waits for exactly the work that is under way.
-- A group never spans two memtables, and its log id is fixed when it is sealed: a rotated memtable knows its last id
+- There is one leader at a time, so one create in the log is in flight. No gap can follow a crash.
+- There is no timer. A waiting writer leads at once, or waits for exactly the work that is under way.
+- A group never spans two memtables, and its log id is fixed when it is sealed. So a rotated memtable knows its last id
   before that object exists.
-- A group whose outcome is unclear stays first: the next leader tries the same id and the same bytes. Nothing else ever
-  takes its place.
-- Every waiting writer gets a result: success, the failure of the attempt that held its rows, or `Fenced`. If a
-  leader's thread is interrupted or exits, there is no result and the next waiter leads.
+- A group whose outcome is unclear stays first. The next leader tries the same id and the same bytes. The id is never
+  used for anything else.
+- Every waiting writer gets a result: success, the failure of the attempt that had its rows, or `Fenced`. If a leader's
+  thread is interrupted or exits, there is no result, and the next waiting writer leads.
 - A group that cannot be encoded is given up: an empty record takes its id, its rows are taken back, and its writers get
-  the reason. Groups behind it continue, unless one has a conditional write, whose condition may depend on those rows.
+  the reason. Later groups continue, unless one has a conditional write, whose condition may depend on those rows.
+- A thread may be interrupted after any call (Ctrl-C). Therefore state that belongs together is assigned without a call
+  in between, and this module asks which memtable is active, rather than being notified.
 
-- A thread may be interrupted behind any call (Ctrl-C): state that belongs together is assigned without a call between,
-  and which memtable is written is asked, not told.
-
-Locks: all state is guarded by the tree's lock, which no store call happens under.
+Locks: the tree's lock guards all state. The store is never called under it.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from lakebed.runtime import Environment
 
 
 class Unencodable(Exception):
-    """The oldest group cannot be encoded; the caller of `LogGroups.append_oldest` takes its rows back."""
+    """The oldest group cannot be encoded. The caller of `LogGroups.append_oldest` takes its rows back."""
 
     def __init__(self, error: LakebedError) -> None:
         super().__init__(error.message)
         self.error = error
-        """For the group's writers."""
+        """The error for the group's writers."""
 
 
 @dataclass(slots=True)
@@ -50,11 +49,11 @@ class _Loss:
     last: int
     error: LakebedError
     untold_count: int
-    """Rows whose writers did not wait, or have not got the error yet."""
+    """Rows whose writers did not wait, or did not get the error yet."""
 
 
 def copy_error(error: BaseException) -> LakebedError:
-    """The same error for another thread: an exception that is raised twice would mix up its traces."""
+    """Copy an error for another thread: the tracebacks of an exception that is raised twice would be mixed."""
     if isinstance(error, LakebedError):
         return type(error)(error.message, kind=error.kind, **error.facts)
     return InternalError(f"Making writes durable failed: {type(error).__name__}: {error}")
@@ -64,11 +63,11 @@ class GroupCommit:
     """Leader and followers of one open database.
 
     Args:
-        persist: makes the oldest pending rows durable and returns the sequence up to which all are; called by one
-            thread at a time, without the lock.
-        newest: sequence of the newest row; called under the lock.
-        on_fence: called under the lock, once, when a newer owner is known.
-        durable_sequence: up to here all rows are durable already.
+        persist: makes the oldest pending rows durable and returns the sequence up to which all rows are durable. It is
+            called by one thread at a time, without the lock.
+        newest: returns the sequence of the newest row; called under the lock.
+        on_fence: called once, under the lock, when a newer owner is known.
+        durable_sequence: the sequence up to which all rows are durable already.
     """
 
     def __init__(
@@ -96,25 +95,25 @@ class GroupCommit:
         self.durable_sequence: int = durable_sequence
         """Every row up to here is durable. Read it under the lock, or as a lower bound."""
         self.fenced: Fenced | None = None
-        """Set once a newer owner is known; from then on nothing becomes durable here."""
+        """The error since a newer owner is known. From then on nothing becomes durable here."""
 
     def wait(self, sequence: int, *, row_count: int = 1) -> None:
-        """Return when a write is durable, leading if no other thread does.
+        """Wait until a write is durable. Lead if no other thread does.
 
         Args:
-            sequence: of its last row.
+            sequence: sequence of the write's last row.
 
         Raises:
-            Fenced: a newer owner; the rows are lost unless they were durable.
-            OutcomeUnknown, LakebedError: the attempt that held these rows failed; they stay first in line and a later
+            Fenced: there is a newer owner. The rows are lost unless they were durable.
+            OutcomeUnknown, LakebedError: the attempt that had these rows failed. They stay first in line, and a later
                 attempt may still make them durable.
-            Unavailable, InternalError, Conflict: the rows were taken back: nothing was written. For no other reason
-                `Unavailable`, which says that nothing happened.
+            Unavailable, InternalError, Conflict: the rows were taken back, and nothing was written. `Unavailable` is
+                raised for no other reason, because it says that nothing happened.
         """
         self._wait(sequence, row_count)
 
     def wait_durable(self, sequence: int) -> None:
-        """Return when every row up to `sequence` is durable or was taken back. Otherwise raises as `wait`."""
+        """Wait until every row up to `sequence` is durable or was taken back. Otherwise raise as `wait`."""
         self._wait(sequence, 0)
 
     def _wait(self, sequence: int, row_count: int) -> None:
@@ -126,7 +125,7 @@ class GroupCommit:
                     while True:
                         loss = self._find_loss(sequence) if row_count else None
                         if loss is not None:
-                            raise copy_error(loss.error)  # below, this writer is counted as told
+                            raise copy_error(loss.error)  # the code below counts that this writer got the error
                         if self.durable_sequence >= sequence:
                             return
                         if self.fenced is not None:
@@ -145,7 +144,7 @@ class GroupCommit:
                     with self._lock:
                         self._fenced_count += row_count
                 if row_count and self._losses:
-                    with self._lock:  # that these rows were taken back is known, whatever else is not
+                    with self._lock:  # if the rows were taken back, that is certain, whatever this error says
                         self._check_lost(sequence, row_count)
                 raise
             finally:
@@ -155,7 +154,10 @@ class GroupCommit:
                         self._changed.notify_all()
 
     def lose(self, first: int, last: int, error: LakebedError) -> None:
-        """The rows ``[first, last]`` are taken back; their writers get the error. Under the lock; may be repeated."""
+        """Record that the rows ``[first, last]`` are taken back, with the error for their writers.
+
+        Under the lock. The call may be repeated.
+        """
         if all(loss.first != first for loss in self._losses):
             self._losses.append(_Loss(first, last, error, last - first + 1))
 
@@ -163,14 +165,14 @@ class GroupCommit:
         return next((loss for loss in self._losses if loss.first <= sequence <= loss.last), None)
 
     def _check_lost(self, sequence: int, row_count: int) -> None:
-        """Raise why rows were taken back, and count that their writer was told: once a write."""
+        """Raise the reason if rows were taken back, and count that their writer got it: once for each write."""
         loss = self._find_loss(sequence)
         if loss is not None:
             loss.untold_count -= row_count
             raise copy_error(loss.error) from loss.error
 
     def check_untold(self) -> None:
-        """Raise, once, why rows were lost or taken back whose writers did not wait for them."""
+        """Raise once the reason why rows were lost or taken back, if their writers did not wait for them."""
         with self._lock:
             if self.fenced is not None and self._newest() - self.durable_sequence > self._fenced_count:
                 raise copy_error(self.fenced)
@@ -181,11 +183,11 @@ class GroupCommit:
 
     @property
     def unclear_sequence(self) -> int | None:
-        """Up to here rows were in an attempt, or behind one, whose outcome is not known yet; None: in none."""
+        """The last sequence in, or behind, an attempt whose outcome is not known yet; None: no attempt is unclear."""
         return self._failed_through if self._failed_through > self.durable_sequence else None
 
     def wait_for_others(self, sequence: int, *, timeout_s: float) -> None:
-        """Return when every row up to `sequence` is durable, or cannot become so, or time is over; never leads."""
+        """Wait until every row up to `sequence` is durable or cannot become so, or the time is over. Never lead."""
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + timeout_s
         with self._lock:
@@ -223,7 +225,7 @@ class GroupCommit:
             self._failed_through = newest
 
     def fence(self, error: Fenced) -> None:
-        """A newer owner is known: every writer that waits, now or later, gets the error. The first error stays."""
+        """Record that a newer owner is known. Every writer that waits now or later gets the first such error."""
         with self._lock:
             if self.fenced is None:
                 self.fenced = error
@@ -233,14 +235,14 @@ class GroupCommit:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Rows ``[start, end)`` of one memtable, and the log id that is theirs."""
+    """Rows ``[start, end)`` of one memtable, and their log id."""
 
     wal_id: int
     memtable: Memtable
     start: int
     end: int
     body: bytes | None = None
-    """Encoded at the first attempt, and kept until it is in the log."""
+    """The encoded record, from the first attempt until it is in the log."""
 
     @property
     def first_sequence(self) -> int:
@@ -252,13 +254,13 @@ class _Group:
 
 
 class LogGroups:
-    """Rows on their way to the log: sealed groups, oldest first, and the open one at the end of the active memtable.
+    """The rows that are not in the log yet: sealed groups, oldest first, and the open group of the active memtable.
 
     Args:
-        epoch: ours; part of every record.
-        last_wal_id: the newest id of the log, the fence of this opening: the next group gets the id behind it.
-        active: the memtable that is written, which changes when all rows of it are sealed; all rows so far are in the
-            log. Called under the lock.
+        epoch: the writer's epoch, which is part of every record.
+        last_wal_id: the newest id of the log, which is the fence of this opening. The next group gets the next id.
+        active: returns the active memtable; called under the lock. It changes only when all its rows are sealed. At the
+            beginning all its rows are in the log.
         spacing_ms: shortest time between the beginnings of two appends.
     """
 
@@ -285,14 +287,14 @@ class LogGroups:
         self._sealed_bytes = self._memtable.payload_bytes
         self._last_append_s: float | None = None
         self.last_wal_id = last_wal_id
-        """Last id given to a group; its object may not be there yet."""
+        """The last id given to a group. Its object may not exist yet."""
         self.appended_count = 0
         """Log objects written since the database was opened."""
 
     # Under the lock
 
     def seal(self) -> int:
-        """Close the open group, if it has rows; returns the log id up to which the memtable's rows will be."""
+        """Seal the open group if it has rows. Return the log id up to which the memtable's rows will be."""
         self._follow()
         end, bytes_ = self._memtable.row_count, self._memtable.payload_bytes
         if end > self._start:
@@ -302,7 +304,7 @@ class LogGroups:
         return self.last_wal_id
 
     def pending_bytes(self) -> int:
-        """Keys and values of the active memtable that are in no log object and in no group on its way there."""
+        """Bytes of keys and values of the active memtable that are neither in a log object nor in a sealed group."""
         self._follow()
         return self._memtable.payload_bytes - self._sealed_bytes
 
@@ -314,19 +316,19 @@ class LogGroups:
 
     @property
     def durable_wal_id(self) -> int:
-        """The last id that is surely in the log."""
+        """The last id that is certainly in the log."""
         return self._sealed[0].wal_id - 1 if self._sealed else self.last_wal_id
 
     # Without the lock
 
     def newest_owner(self) -> tuple[int, int]:
-        """Who owned the log at some moment during this call, and which rows of ours were in it at that moment.
+        """Determine the owner of the log at some moment during this call, and which of our rows were in it then.
 
         Returns:
-            The owner's epoch: ours, or that of a newer writer. And the sequence up to which rows were in the log, also
-            those whose writers still wait; valid only where the epoch is ours.
+            The owner's epoch: ours, or that of a newer writer. And the sequence up to which rows were in the log,
+            including rows whose writers still wait; valid only if the epoch is ours.
 
-        Cost: 1 HEAD; while an append is under way 2 HEAD, and 1 GET when it has landed.
+        Cost: 1 HEAD; while an append is under way 2 HEAD, and 1 GET if the append has succeeded.
         """
         while True:
             with self._lock:
@@ -334,8 +336,8 @@ class LogGroups:
                 first = self.last_wal_id + 1 if group is None else group.wal_id
                 landed = self._last_sequence_in_log() if group is None else group.first_sequence - 1
             is_tried = group is not None and group.body is not None
-            # A fence takes the next free id, and is never deleted. What is under way may have landed, and may even
-            # have been collected by a newer owner since, whose fence is right behind it then.
+            # A fence takes the next free id, and is never deleted. An append that is under way may have succeeded, and
+            # a newer owner may even have collected its object since. Then that owner's fence has the id after it.
             try:
                 for wal_id in (first, first + 1) if is_tried else (first,):
                     if self._wal.exists(wal_id):
@@ -343,35 +345,35 @@ class LogGroups:
                         if epoch != self._epoch:
                             return epoch, landed
                         if group is None or wal_id > first:
-                            break  # an append that began and succeeded meanwhile: how far the log goes is not known
+                            break  # an append has begun and succeeded during this call: the end of the log is not known
                         landed = group.last_sequence
                 else:
                     return self._epoch, landed  # there is no fence
             except NotFound:
-                continue  # landed, flushed and collected while we looked
+                continue  # the object was created, flushed and collected during this call
 
     def _last_sequence_in_log(self) -> int:
-        """Of the last row that is surely in the log when no group is sealed. Under the lock."""
+        """Return the sequence of the last row that is certainly in the log if no group is sealed. Under the lock."""
         self._follow()
         return self._memtable.first_sequence + self._start - 1
 
     def append_oldest(self) -> int:
-        """Put the oldest group into the log; by one thread at a time.
+        """Append the oldest group to the log. Only one thread at a time may call this.
 
         Returns:
-            The sequence up to which all is in the log.
+            The sequence up to which all rows are in the log.
 
         Raises:
-            Unencodable: it cannot be; `take_back` it, then call again.
-            Fenced: another owner's record or fence is in its place.
-            OutcomeUnknown: the store gave no clear answer; the group stays first, with its id and its bytes.
+            Unencodable: the group cannot be encoded. Call `take_back`, then call this again.
+            Fenced: another owner's record or fence has its id.
+            OutcomeUnknown: the store gave no clear answer. The group stays first, with its id and its bytes.
         Cost: 1 PUT.
         """
         self._wait_for_spacing()
         with self._lock:
             if not self._sealed:
                 self.seal()
-            if not self._sealed:  # another thread appended all, and was interrupted before it could tell
+            if not self._sealed:  # another thread has appended all, and was interrupted before it could report this
                 return self._last_sequence_in_log()
             group = self._sealed[0]
         if group.body is None:
@@ -387,19 +389,21 @@ class LogGroups:
             return group.last_sequence if self._sealed else self._last_sequence_in_log()
 
     def choose_lost(self, *, checked_sequence: int) -> tuple[_Group, ...]:
-        """The groups that go with the oldest one, which cannot be encoded, that one first. Under the lock.
+        """Return the groups to take back: the oldest, which cannot be encoded, and those that depend on it.
+
+        Under the lock.
 
         Args:
-            checked_sequence: of the last write that was made under a condition: where it stands behind the group, all
-                behind it goes as well, because the condition may have seen a row of it.
+            checked_sequence: sequence of the last conditional write. If it is behind the oldest group, all groups
+                behind that group are taken back too, because the condition may have seen one of its rows.
         """
         return self._sealed if checked_sequence > self._sealed[0].last_sequence else self._sealed[:1]
 
     def take_back(self, lost: Sequence[_Group]) -> None:
         """Hide the rows of groups, and give their ids to empty records. Under the lock; all groups are sealed.
 
-        The oldest one's record comes last: until it is there, the next append fails again, and all of this is repeated,
-        also what an interrupt (Ctrl-C) has cut short.
+        The record of the oldest group is replaced last. Until then the next append fails again, and all of this is
+        repeated, including work that an interrupt (Ctrl-C) has cut short.
         """
         for group in reversed(lost):
             if group.body is None:
@@ -416,7 +420,7 @@ class LogGroups:
 
 
 def _not_written(error: Exception) -> LakebedError:
-    """The error for the writers of a group that cannot be encoded."""
+    """Return the error for the writers of a group that cannot be encoded."""
     if isinstance(error, MemoryError):
         return Unavailable(
             f"There is not enough memory to write these rows to the log ({error}), and nothing of them was written: "

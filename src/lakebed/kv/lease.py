@@ -1,16 +1,16 @@
-"""Who owns a database for writing, so that no process takes it over by accident: an advisory object, ``lease.json``.
+"""The lease of a database's writer, ``lease.json``: an advisory object, so that no process takes over by accident.
 
 Owns: the lease's JSON, when it counts, and how it is taken, renewed and given up. Format: docs/format/manifest-kv.md.
 
 Invariants:
-- Safety is the fence's. A lease can be lost, stale, doubled or damaged, and no write is: it decides whether opening a
-  database asks first, and whether a fence is needed at all.
-- A lease that was given up is the owner's last act: the writer of its epoch appends nothing any more, and nothing of
-  his is under way. That stays true for ever, however late it is read; every other lease says nothing about it.
-- No lease keeps a database without end: it ends by its clock; one that cannot be read, or that claims to end later than
-  any lease may, counts as ended, with a warning.
-- A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and
-  process namespace together; where these are not known, only the clock decides.
+- The fence provides safety. If a lease is lost, stale, doubled or damaged, no write is. The lease decides whether the
+  opening of a database is refused, and whether a fence is needed at all.
+- Giving up the lease is the owner's last act: the writer of its epoch appends nothing any more, and has no append under
+  way. This stays true forever, however late the lease is read. Any other lease says nothing about it.
+- No lease blocks a database without end. It ends by its clock. A lease that cannot be read, or whose end is later than
+  any lease may have, counts as ended, with a warning.
+- A lease of a process that no longer runs here counts as ended. Host, boot and process namespace together decide
+  whether it is *here*. If these are not known, only the clock decides.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import LEASE_PATH
 
 LEASE_LIFETIME_MS_MAX: Final = 3_600_000
-"""Longest lease, and so the longest time that a crashed owner on another machine can be in the way."""
+"""Longest lease, and so the longest time that a crashed owner on another machine can block the database."""
 
 LEASE_LIFETIME_MS_DEFAULT: Final = 30_000
-"""Of a claim without the options of a writer."""
+"""Lifetime of the lease of a claim without the options of a writer."""
 
 _FORMAT: Final = 1
 
 _GIVEN_UP_MS: Final = 0
-"""The end of a lease that its owner gave up; no clock gives one that."""
+"""The end that marks a lease as given up by its owner. No clock yields this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Who would own a database.
+    """A process that may own a database.
 
     Attributes:
-        boot: names one boot of one machine and one process namespace; None where that is not known.
-        endpoint: where the owner can be reached, if it serves others.
-        runs: whether a process of this `host` and `boot` runs.
+        boot: identifies one boot of one machine and one process namespace; None if they are not known.
+        endpoint: where the process can be reached, if it serves others.
+        runs: returns whether a process of this `host` and `boot` runs.
     """
 
     host: str
@@ -61,7 +61,7 @@ class Process:
 
 
 def this_process(*, endpoint: str | None = None) -> Process:
-    """The process that calls. Cost: two small files of the kernel's."""
+    """Return the process that calls. Cost: reads two small files of the kernel."""
     return Process(socket.gethostname(), os.getpid(), _boot(), endpoint, _runs)
 
 
@@ -79,12 +79,12 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it is there, and another user's
+        return True  # it runs, and belongs to another user
     return True
 
 
 class _LeaseJson(msgspec.Struct, frozen=True):
-    """Fields on disk: DO NOT CHANGE. Later formats add to these and keep them, so that an older lakebed still asks."""
+    """Fields on disk: DO NOT CHANGE. Later formats keep these and add others, so that an older lakebed reads them."""
 
     format: int
     endpoint: str | None
@@ -97,18 +97,18 @@ class _LeaseJson(msgspec.Struct, frozen=True):
 
 
 class FoundLease(NamedTuple):
-    """What a look at the lease found: an owner in the way, or none; and what was odd."""
+    """The result of reading the lease: the owner that has the database, if there is one, and a warning."""
 
     owner: _LeaseJson | None
-    """The lease that counts; None: there is none."""
+    """The lease, if it counts; None: no lease counts."""
     warning: str | None
-    """Why a lease that is there does not count, when that is not its plain end."""
+    """Why an existing lease does not count, unless it has simply ended."""
     ended_epoch: int | None = None
-    """The epoch whose owner gave the lease up; None: the lease does not say that of any."""
+    """The epoch whose owner gave the lease up; None: the lease was not given up."""
 
 
 def read_lease(location: DatabaseLocation, *, process: Process) -> FoundLease:
-    """The lease of the database, if it counts.
+    """Read the lease of the database, and decide whether it counts.
 
     Raises `Unavailable`. Cost: 1 GET.
     """
@@ -147,14 +147,14 @@ def _decode(body: Buffer) -> _LeaseJson | None:
 
 
 def check_not_owned(location: DatabaseLocation, *, take_over: bool, process: Process | None = None) -> FoundLease:
-    """The lease, for a process that would claim the database.
+    """Read the lease for a process that wants to claim the database.
 
     Args:
-        take_over: also under a live lease.
-        process: who asks; None: the process that calls.
+        take_over: allow a live lease of another owner.
+        process: the process that wants to claim; None: the process that calls.
 
     Raises:
-        Conflict: kind ``owned``; another owner's lease is live, and not `take_over`.
+        Conflict: kind ``owned``; another owner's lease is live, and `take_over` is False.
     Cost: 1 GET.
     """
     process = process or this_process()
@@ -167,10 +167,10 @@ def check_not_owned(location: DatabaseLocation, *, take_over: bool, process: Pro
 
 
 def _ownership_error(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
-    """The error for an open that finds a live lease.
+    """Return the error for an opening that finds a live lease.
 
     Args:
-        process: who asks: it may be the owner itself, with the database open elsewhere in its code.
+        process: the process that opens. It may be the owner itself, with the database open elsewhere in its code.
     """
     where = f" at {lease.endpoint}" if lease.endpoint else ""
     since, left = format_duration(max(0, now_ms - lease.taken_at_ms)), format_duration(lease.expires_at_ms - now_ms)
@@ -200,14 +200,14 @@ def _ownership_error(lease: _LeaseJson, *, process: Process, url: str, now_ms: i
 def take_lease(
     location: DatabaseLocation, *, process: Process, epoch: int, lifetime_ms: int
 ) -> tuple[Lease, str | None]:
-    """Write our lease over whatever is there. For a writer that has made its fence.
+    """Write our lease, and replace any that is there. For a writer that has made its fence.
 
     Returns:
-        The lease, and a warning when the store did not take it: the writer is the owner all the same, and the next
+        The lease, and a warning if the store did not accept it. The writer is the owner nevertheless, and the next
         `Lease.renew_once` tries again.
 
     Raises:
-        InvalidRequest: kind ``invalid_lifetime``; or the folder may not be written.
+        InvalidRequest: kind ``invalid_lifetime``; or the folder is not writable.
     Cost: 1 PUT.
     """
     check_lifetime(lifetime_ms)
@@ -220,7 +220,7 @@ def take_lease(
 
 
 def check_lifetime(lifetime_ms: int) -> None:
-    """Raise `InvalidRequest` for what no lease can live."""
+    """Raise `InvalidRequest` for a lifetime that no lease can have."""
     if not 1 <= lifetime_ms <= LEASE_LIFETIME_MS_MAX:
         raise InvalidRequest(
             f"A lease cannot live for {lifetime_ms:,} ms: lease_lifetime_ms is from 1 to {LEASE_LIFETIME_MS_MAX:,}.",
@@ -242,22 +242,23 @@ class Lease:
 
     @property
     def renew_in_s(self) -> float:
-        """Seconds until it should be renewed, a third of its life after it was written; 0 or less: now.
+        """Return the seconds until the renewal, which is due after a third of the lifetime; 0 or less: now.
 
-        By the monotonic clock: a wall clock that is set back does not put the renewal off.
+        Measured by the monotonic clock, so that a wall clock that is set back does not delay the renewal.
         """
         return self._written_s + self._lifetime_ms / 3000 - self._location.environment.clock.monotonic_s()
 
     def renew_once(self) -> bool:
-        """Write it again with a new end, if that is due; a step function.
+        """Write the lease again with a new end, if that is due. A step function.
 
         Returns:
             Whether it was due.
 
         Raises:
-            Fenced: a newer writer's lease is there: this writer is over.
-            Unavailable, OutcomeUnknown: the store failed; try again later, nothing is lost.
-        Cost: nothing when not due, else 1 GET + 1 PUT.
+            Fenced: a newer writer's lease is there, so this writer is fenced.
+            Unavailable, OutcomeUnknown: the store failed. Nothing is lost; try again later.
+
+        Cost: nothing if not due, otherwise 1 GET + 1 PUT.
         """
         if self.renew_in_s > 0:
             return False
@@ -276,10 +277,12 @@ class Lease:
         return True
 
     def give_up(self) -> None:
-        """End it now, so that the next writer need not wait; a newer writer's lease is left alone.
+        """End the lease now, so that the next writer need not wait. A newer writer's lease is left alone.
 
-        The last act of a writer: what it appended must be durable, and nothing of it under way, for the next writer
-        makes no fence against it. The lease of an older writer, which overslept and wrote over ours, goes with it.
+        This is the last act of a writer. Everything that it appended must be durable, and no append may be under way,
+        because the next writer makes no fence against it. If an older writer that slept has overwritten our lease, its
+        lease is replaced too.
+
         Cost: 1 GET + 1 PUT.
         """
         lease = self._there()

@@ -1,12 +1,12 @@
-"""Where the files of a version lie: in this database's folder, or in an ancestor's.
+"""The locations of a version's files: this database's folder, or the folder of an ancestor.
 
-Owns: the way from a file id to a store and a path, and which ancestor a clone's file belongs to. A clone's manifest
-names one entry for each ancestor that owns files of it, so nothing is ever looked up through a database in between,
-which may be destroyed.
+Owns: the mapping from a file id to a store and a path, and to the ancestor that owns a clone's file. A clone's manifest
+has one entry for each ancestor that owns files of it. So no look-up goes through a database in between, which may be
+destroyed.
 
-Invariants: a file that no entry lists is ours; an id always means the same file, so an answer never goes out of date,
-and one made for a manifest serves its later versions too. Opening an ancestor costs no request. Does not know: what
-keeps the files alive (a checkpoint of ours in each ancestor).
+Invariants: a file that no entry lists belongs to this database. An id always denotes the same file, so a result never
+becomes stale, and a `Locations` object of a manifest serves its later versions too. Opening an ancestor costs no
+request. Does not know: what keeps the files alive (a checkpoint of this database in each ancestor).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Locations:
     """The files of one database. Thread-safe.
 
     Args:
-        manifest: one of its versions; later ones name no other ancestors.
+        manifest: one of the database's versions. Later ones name no other ancestors.
     """
 
     def __init__(self, location: DatabaseLocation, manifest: Manifest) -> None:
@@ -32,11 +32,11 @@ class Locations:
         self._stores: dict[str, ObjectStore] = {}
 
     def owner(self, file_id: str) -> str:
-        """URL of the database whose folder holds a file."""
+        """Return the URL of the database whose folder contains a file."""
         return self._url_of.get(file_id, self._location.url)
 
     def locate(self, file_id: str) -> tuple[ObjectStore, str]:
-        """The store and the path where a file is read. Cost: no request."""
+        """Return the store and the path from which a file is read. Cost: no request."""
         url = self._url_of.get(file_id)
         if url is None:
             return self._location.store, sst_path(file_id)
@@ -47,12 +47,12 @@ class Locations:
 
 
 def file_ids(manifest: Manifest) -> frozenset[str]:
-    """Ids of every file that a version names, wherever they lie."""
+    """Return the ids of all files that a version names, in any folder."""
     return frozenset(file.id for file in manifest.file_set.files())
 
 
 def entries_of_files(manifest: Manifest, named: Set[str]) -> list[tuple[ExternalDatabase, tuple[str, ...]]]:
-    """Ancestors that own some of the files `named`, each with those files in the order of its entry."""
+    """Return the ancestors that own some of the files `named`, each with these files in the order of its entry."""
     entries = []
     for entry in manifest.external_databases:
         ids = tuple(id for id in entry.file_ids if id in named)

@@ -1,14 +1,15 @@
-"""A clone's checkpoints in its ancestors: taken, lengthened, made permanent, removed. One update of an ancestor each.
+"""A clone's checkpoints in its ancestors. They are taken, extended, made permanent and removed.
 
-Owns: what a clone does in other databases' manifests, and what "live" means there.
+Owns: the changes that a clone makes in other databases' manifests, and what "live" means there. Each step is one update
+of an ancestor.
 
 Invariants:
-- Each step is idempotent, and decides on the manifest it is appended to: a dead pin is removed in that very
-  update, so no process whose clock is behind makes it permanent afterwards.
-- A folder that was copied names the pins of the clone that it is a copy of. It may read by them, and never removes one
-  that the other still names.
-- A pin in an ancestor further up is sourced from the parent's own pin there, which lives while the parent's version is
-  pinned: so it may be taken although that ancestor is destroyed and waits for its checkpoints to end.
+- Each step is idempotent, and decides by the manifest to which it is appended. A dead pin is removed in the same
+  update, so no process whose clock is behind can make it permanent afterwards.
+- A copied folder names the pins of the clone of which it is a copy. It may read through them, and never removes one
+  that the original still names.
+- A pin in a further ancestor is made from the parent's own pin there, which lives while the parent's version is pinned.
+  So it may be taken even if that ancestor is destroyed and waits for its checkpoints to end.
 
 Source: "Clones"; docs/design/0012-clones-and-destroy.md.
 """
@@ -35,23 +36,23 @@ from lakebed.kv.options import CheckpointOptions
 
 
 def find_pin(manifest: Manifest, pin: str) -> Checkpoint | None:
-    """A checkpoint by its id, dead or alive."""
+    """Return a checkpoint by its id, live or dead; None if there is none."""
     return next((checkpoint for checkpoint in manifest.checkpoints if checkpoint.id == pin), None)
 
 
 def pin_parent(
     parent: DatabaseLocation, *, checkpoint: str | None, clone_url: str, lifetime: timedelta
 ) -> CheckpointCreateResult:
-    """Pin a checkpoint's version of the parent for its clone, or the latest with all that is durable.
+    """Pin a version of the parent for its clone: that of a checkpoint, or the latest with everything durable.
 
-    Raises and costs as `create_checkpoint`.
+    Errors and cost as `create_checkpoint`.
     """
     options = CheckpointOptions(lifetime=lifetime, source=checkpoint)
     return create_checkpoint(parent, options, owner=Owner("clone", url=clone_url))
 
 
 def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lifetime: timedelta) -> str:
-    """Pin in an ancestor what the parent's own pin there holds; return the new pin's id.
+    """Pin in an ancestor the version that the parent's own pin there keeps. Return the new pin's id.
 
     Args:
         source: the parent's pin, by id.
@@ -91,18 +92,19 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
 def keep_pin(
     location: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
 ) -> Checkpoint | None:
-    """Extend a pin of ours by `lifetime` from now, or make it permanent (None); a permanent one stays so.
+    """Extend a pin of ours by `lifetime` from now, or (None) make it permanent. A permanent pin stays permanent.
 
     Args:
-        must_be_open: for the parent: once it is destroyed nothing may be refreshed, so the pin is removed instead.
+        must_be_open: True for the parent: once it is destroyed nothing may be refreshed, so the pin is removed instead.
 
     Returns:
-        The pin; None: it is dead, and no longer there.
+        The pin; None: it is dead, and has been removed.
 
     Raises:
-        InvalidRequest: kind ``invalid_db_state``; the database was destroyed meanwhile, and `must_be_open`.
+        InvalidRequest: kind ``invalid_db_state``; the database was destroyed in between, and `must_be_open`.
         NotFound: there is no such database any more.
-    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it changes.
+
+    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST if the pin changes.
     """
     lifetime_ms = lifetime_in_ms(lifetime)
     refused = False
@@ -128,16 +130,18 @@ def keep_pin(
 
 
 def release_pin(ancestor: DatabaseLocation, pin: str, *, clone: DatabaseLocation, decided: Manifest | None) -> bool:
-    """Remove a clone's pin from an ancestor, dead or alive; fine when it, or the ancestor, is gone.
+    """Remove a clone's pin, live or dead, from an ancestor. A missing pin or ancestor is not an error.
 
-    A pin that was taken for a database elsewhere stays as long as that one names it: `clone` is a copy of its folder.
+    A pin that was taken for a database at another URL stays as long as that database names it: then `clone` is a copy
+    of its folder.
 
     Args:
-        decided: the version of the clone by which it needs the pin no more; None: it has none yet.
+        decided: the version of the clone that does not need the pin any more; None: the clone has no version yet.
 
     Returns:
-        Whether it was there, and is removed.
-    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it was there; when it was taken for another URL 1 LIST + 1 GET more.
+        Whether the pin was there and was removed.
+
+    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST if the pin was there; if it was taken for another URL 1 LIST + 1 GET more.
     """
     was_present = False
 
@@ -155,10 +159,11 @@ def release_pin(ancestor: DatabaseLocation, pin: str, *, clone: DatabaseLocation
 
 
 def _is_of_another(pin: Checkpoint, clone: DatabaseLocation, decided: Manifest | None) -> bool:
-    """Whether the database for which a pin was taken still names it, and is not this clone by another path.
+    """Whether the database for which a pin was taken still names it, and is not this clone at another path.
 
-    One that was moved is not at its first URL any more. One that is reached by two paths has the version `decided` at
-    both; a copy that was made before that version has not. A copy that was made since has decided the same.
+    A database that was moved is not at its first URL any more. A database that is reached by two paths has the version
+    `decided` at both. A copy that was made before that version does not have it, and a copy that was made after it
+    does not need the pin either.
     """
     url = pin.owner.url
     if url is None or url == clone.url:

@@ -1,17 +1,19 @@
-"""How the engine's files become versions of a database: by the next manifest.
+"""Publishing: the engine's files become a version of a database by the next manifest.
 
-Owns: `WriterPublisher`, the writer's side (flushes, its checkpoint), and `CompactorPublisher`, the compactor's (jobs,
-runs), which a writer that compacts has inside. Both are `lakebed.lsm.publisher.VersionPublisher`s in their parts.
+Owns: `WriterPublisher` for the writer (flushes, its checkpoint), and `CompactorPublisher` for the compactor (jobs,
+runs). A writer that compacts has a `CompactorPublisher` inside. Each implements its part of
+`lakebed.lsm.publisher.VersionPublisher`.
 
 Invariants:
-- Each update states what it rests on and decides it from the newest manifest: the role's epoch, and for a compaction
-  that its job and its inputs are still there. So a role that was taken over publishes nothing, however long it slept.
-- Asked again after an unclear outcome, a change that is in the newest manifest is done: a flush when `newest_l0_id` has
-  reached its file, a compaction when its run is there. Only the role's owner moves either.
-- A file id is greater than every id in the newest manifest that was seen (files, jobs, `newest_l0_id`), and than every
-  id minted here before. A compaction's files come after its job's `start_id`, which is in a manifest before the first
-  of them is written.
-- The writer's checkpoint moves with every change of the files it shows; `CheckpointRefs` knows the older ones in use.
+- Each update checks its preconditions in the newest manifest: the role's epoch, and for a compaction that its job and
+  its inputs are still there. So a role that was taken over publishes nothing, however long its process slept.
+- After an unclear outcome, a retry detects a change that is already in the newest manifest: a flush if `newest_l0_id`
+  has reached its file, a compaction if its run is there. Only the role's owner changes either.
+- A file id is greater than every id in the newest manifest seen (files, jobs, `newest_l0_id`), and than every id that
+  was minted here before. The files of a compaction have ids after the `start_id` of its job, which is in a manifest
+  before the first of them is written.
+- The writer's checkpoint moves with every change of the files that it shows. `CheckpointRefs` knows which older
+  checkpoints are in use.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _JOB_KIND: Final = "compaction"
 
 
 def newest_file_id(manifest: Manifest) -> str:
-    """The greatest id that a manifest names. Cost: some microseconds a hundred files."""
+    """Return the greatest id that a manifest names. Cost: some microseconds for each hundred files."""
     return max(_ids(manifest))
 
 
@@ -57,7 +59,7 @@ def _ids(manifest: Manifest) -> Iterator[str]:
 
 
 class _Job:
-    """A compaction that is recorded in the manifest."""
+    """A compaction whose job is in the manifest."""
 
     __slots__ = ("_last_id", "_location", "id")
 
@@ -67,7 +69,7 @@ class _Job:
         self._last_id = start_id
 
     def next_file_id(self) -> str:
-        """The next id behind `start_id` and all ids given out before."""
+        """Mint an id greater than `start_id` and all ids minted before."""
         self._last_id = mint_file_id(self._last_id, environment=self._location.environment)
         return self._last_id
 
@@ -76,8 +78,8 @@ class CompactorPublisher:
     """The compactor's changes of the manifest. One compaction at a time.
 
     Args:
-        log: its manifests; others may use it too.
-        epoch: the compactor's, when it is claimed already; None: `claim` or the first job claims it.
+        log: the manifests of the database; other objects may use it too.
+        epoch: the compactor's epoch, if the role is claimed already; None: `claim` or the first job claims it.
     """
 
     def __init__(self, location: DatabaseLocation, *, log: ManifestLog, epoch: int | None = None) -> None:
@@ -87,15 +89,15 @@ class CompactorPublisher:
 
     @property
     def epoch(self) -> int | None:
-        """Ours; None before the role is claimed."""
+        """Our epoch; None before the role is claimed."""
         return self._epoch
 
     def claim(self) -> int:
-        """Become the compactor: every older one is fenced, and its jobs are dropped. Returns the epoch.
+        """Become the compactor, and return the epoch. Every older compactor is fenced, and its jobs are dropped.
 
         Raises:
-            InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or a clone that is not finished.
-            OutcomeUnknown: it may be claimed, without an owner that works; claim again.
+            InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or an unfinished clone.
+            OutcomeUnknown: the role may be claimed by an epoch that no process uses. Claim again.
         Cost: 1 PUT + 1 LIST, and 1 LIST + 1 GET before.
         """
 
@@ -108,9 +110,9 @@ class CompactorPublisher:
         return self._epoch
 
     def begin_compaction(self, task: CompactionTask) -> CompactionJob:
-        """Put a job into the manifest, in the place of any earlier one of ours, and claim the role when it is not ours.
+        """Record a job in the manifest, in place of an earlier one of ours. Claim the role if it is not ours yet.
 
-        Raises `Fenced`, and `Conflict` when an input is gone already. Cost: 1 PUT + 1 LIST if no other process wrote.
+        Raises `Fenced`, and `Conflict` if an input is gone already. Cost: 1 PUT + 1 LIST if no other process wrote.
         """
         if self._epoch is None:
             self.claim()
@@ -139,7 +141,7 @@ class CompactorPublisher:
     def replace_inputs(
         self, manifest: Manifest, job: CompactionJob, task: CompactionTask, run: Run | None
     ) -> Manifest | None:
-        """The manifest with a compaction's output in the place of its inputs; None when it has it already. Pure.
+        """Return the manifest with a compaction's output in place of its inputs; None if it has the output. Pure.
 
         Raises:
             Fenced: the manifest names another compactor.
@@ -153,7 +155,7 @@ class CompactorPublisher:
             if run is not None and any(other.id == run.id for other in manifest.runs):
                 return None
             if run is None and file_set is None:
-                return None  # inputs and job went together: that was us
+                return None  # inputs and job have been removed together: an earlier attempt of ours succeeded
             raise Conflict(
                 f"The compaction of {self._location.url} was removed from the manifest, so its files may be collected: "
                 "plan it again.",
@@ -170,7 +172,7 @@ class CompactorPublisher:
         return self._log.update(lambda manifest: self.replace_inputs(manifest, job, task, run)).file_set
 
     def abandon(self, job: CompactionJob) -> None:
-        """Take a job out of the manifest. Where the store does not answer, the next job or epoch does it."""
+        """Remove a job from the manifest. If the store does not answer, the next job or epoch removes it."""
         assert isinstance(job, _Job), "the job was begun by another publisher"
 
         def change(manifest: Manifest) -> Manifest | None:
@@ -182,10 +184,10 @@ class CompactorPublisher:
         try:
             self._log.update(change)
         except (Unavailable, OutcomeUnknown):
-            return  # its files stay for a while longer, nothing else
+            return  # the only effect is that its files stay for longer
 
     def check_epoch(self, manifest: Manifest) -> None:
-        """Raise `Fenced` when a manifest names another compactor."""
+        """Raise `Fenced` if a manifest names another compactor."""
         if manifest.compactor_epoch != self._epoch:
             raise Fenced(
                 f"Another compactor of {self._location.url} has taken over (epoch {manifest.compactor_epoch}, ours was "
@@ -206,15 +208,15 @@ def _inputs_gone(url: str) -> Conflict:
 
 
 class WriterPublisher:
-    """A writer's `VersionPublisher`. A token is the last log id of its memtable; None where there is no log.
+    """A writer's `VersionPublisher`. A token is the last log id of a memtable; None without a log.
 
     Args:
-        log: its manifests, as `claim_writer` left them.
-        manifest: the claim's: its files are what is shown first.
-        checkpoint_id: ours on that manifest.
-        refs: which of our checkpoints are in use; every set is published to it before the tree shows the set.
+        log: the manifests, as `claim_writer` left them.
+        manifest: the manifest of the claim, whose files are shown first.
+        checkpoint_id: our checkpoint on that manifest.
+        refs: knows which of our checkpoints are in use. Every set is published to it before the tree shows the set.
         file_count_max: most files of one version.
-        compactor: for compactions of this process.
+        compactor: publishes compactions of this process.
     """
 
     def __init__(
@@ -242,18 +244,18 @@ class WriterPublisher:
 
     @property
     def file_set(self) -> FileSet:
-        """The set returned last, at first the claim's: begin the tree with this very object."""
+        """The set returned last, at first that of the claim. The tree must begin with exactly this object."""
         return self._published[0]
 
     def next_file_id(self) -> str:
-        """An id greater than all of the newest manifest seen, and than all given out before. Cost: no request."""
+        """Mint an id greater than all in the newest manifest seen, and than all minted before. Cost: no request."""
         seen = self._log.seen
         newest = "" if seen is None else newest_file_id(seen)
         self._last_id = mint_file_id(max(self._last_id, newest) or None, environment=self._location.environment)
         return self._last_id
 
     def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
-        """Put a file in front of level 0 and move the log's beginning behind it.
+        """Put a file in front of level 0, and move the beginning of the log behind the file's rows.
 
         Raises:
             Fenced: another writer has taken over.
@@ -292,7 +294,7 @@ class WriterPublisher:
         return self._compactor.begin_compaction(task)
 
     def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
-        """As `CompactorPublisher.publish_compaction`, and moves the writer's checkpoint; `Fenced` for either role."""
+        """As `CompactorPublisher.publish_compaction`, and move the writer's checkpoint. `Fenced` for either role."""
 
         def change(manifest: Manifest) -> Manifest | None:
             self._check_epoch(manifest)
@@ -308,10 +310,10 @@ class WriterPublisher:
         self._compactor.abandon(job)
 
     def publish_refresh(self) -> FileSet:
-        """The newest files, under our checkpoint; checkpoints that are not in use any more are left out.
+        """Pin the newest files with our checkpoint, and return them. Remove checkpoints that are not in use any more.
 
-        Raises `Fenced`. Cost: 1 LIST, and 1 GET when there is a newer manifest; 1 PUT + 1 LIST more when files have
-        changed or a checkpoint can go.
+        Raises `Fenced`. Cost: 1 LIST, and 1 GET if there is a newer manifest; 1 PUT + 1 LIST more if files have changed
+        or a checkpoint can be removed.
         """
         self._log.latest()
 
@@ -327,7 +329,7 @@ class WriterPublisher:
         return self._publish(change)
 
     def _publish(self, change: Callable[[Manifest], Manifest | None]) -> FileSet:
-        """Make an update, and publish the set under its checkpoint to the references before the tree shows it."""
+        """Update the manifest, and publish the new set with its checkpoint to `refs` before the tree shows the set."""
         manifest = self._log.update(change)
         _LOG.info("published", database=self._location.url, version=manifest.manifest_id)
         checkpoint = self._own_checkpoint(manifest)
@@ -338,13 +340,13 @@ class WriterPublisher:
         return self._published[0]
 
     def _own_checkpoint(self, manifest: Manifest) -> Checkpoint | None:
-        """The newest of the writer's checkpoints: it pins the files that are shown next."""
+        """Return the newest of the writer's checkpoints, which pins the files that are shown next."""
         return next(
             (checkpoint for checkpoint in reversed(manifest.checkpoints) if checkpoint.owner == self._owner), None
         )
 
     def _is_pinned(self, manifest: Manifest) -> bool:
-        """Whether the newest of our checkpoints is on a version with these very files."""
+        """Whether the newest of our checkpoints pins a version with exactly these files."""
         checkpoint = self._own_checkpoint(manifest)
         if checkpoint is None:
             return False
@@ -354,7 +356,7 @@ class WriterPublisher:
         )
 
     def _add_checkpoint(self, manifest: Manifest) -> Manifest:
-        """With a checkpoint of ours on the version that this becomes, in place of those that are not in use."""
+        """Return the manifest with our checkpoint on the version that it becomes, and without those not in use."""
         checkpoint = Checkpoint(
             id=new_uuid(self._location.environment.rng),
             manifest_id=manifest.manifest_id + 1,
@@ -364,7 +366,7 @@ class WriterPublisher:
         return msgspec.structs.replace(manifest, checkpoints=(*self._checkpoints_to_keep(manifest), checkpoint))
 
     def _checkpoints_to_keep(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
-        """All of other owners, and ours that are in use."""
+        """Return all checkpoints of other owners, and those of ours that are in use."""
         needed = self._refs.ids_in_use()
         return tuple(
             checkpoint
