@@ -228,7 +228,7 @@ def with_old_probes(plan: CollectionPlan, location: DatabaseLocation, *, dry_run
 
 
 def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Manifest) -> Manifest:
-    """Remove our pins from all ancestors, then their entries. Return the newest manifest, whoever made it."""
+    """Remove our pins from all ancestors, then their entries. Return the newest manifest, also of another process."""
     if not manifest.external_databases:
         return manifest
     for entry in manifest.external_databases:

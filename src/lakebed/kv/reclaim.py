@@ -1,18 +1,18 @@
-"""What of a database may be deleted. Pure: listings and manifests in, a plan out; no store, no clock.
+"""The decision which objects of a database may be deleted. Pure: from listings and manifests it makes a plan.
 
 Owns: `plan_collection` for a database in use, `plan_taking_apart` for one that was destroyed, and what a collection
 changes in the manifest (`with_versions_sealed`) before anything is deleted.
 
 Invariants:
-- Candidates were listed **before** the newest manifest was read: what is uploaded later is not one.
-- A file goes when neither *the* manifest nor a pinned one names it, and no process can publish it any more: its id is
-  not above `newest_l0_id` (writers publish in the order of ids), and below the start of every job under way.
-- A log object goes when its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences are
-  never deleted: each is the only thing that refuses the create which a sleeping writer still has in flight.
-- A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that it
+- Candidates were listed **before** the newest manifest was read, so objects uploaded later are not among them.
+- A file is deleted if neither *the* manifest nor a pinned one names it, and no process can publish it any more: its id
+  is not above `newest_l0_id` (writers publish in the order of ids), and is below the start of every job under way.
+- A log object is deleted if its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences are
+  never deleted: only the fence refuses a create that a sleeping writer still has in flight.
+- A manifest is deleted if it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that it
   cannot be pinned any more.
-- A pinned manifest that is missing protects everything that was there when its checkpoint was made.
-- Age is an additional condition: with ``grace_ms = 0`` nothing live is deleted.
+- A pinned manifest that is missing protects all objects that existed when its checkpoint was made.
+- Age is an additional condition: even with ``grace_ms = 0`` nothing live is deleted.
 
 Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
@@ -36,7 +36,7 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import CollectionPlan, Deletable
 
 PINNED: Final = "in a pinned version"
-"""Why an object stays, in `CollectionReport.kept`."""
+"""The reason in `CollectionReport.kept` why an object of a pinned version stays."""
 
 Pinned = Mapping[int, Manifest | None]
 """The manifest of every live checkpoint, by id; None: it is missing."""
@@ -52,7 +52,7 @@ class Found:
 
 
 def with_versions_sealed(manifest: Manifest, *, now_ms: int) -> Manifest:
-    """The next manifest: without dead checkpoints, and with every older version readable through a checkpoint only."""
+    """Return the next manifest, without dead checkpoints. Older versions are readable through a checkpoint only."""
     return msgspec.structs.replace(without_expired(manifest, now_ms), readable_since=manifest.manifest_id + 1)
 
 
@@ -62,8 +62,8 @@ def needs_sealing(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
     Args:
         takes: whether anything can be deleted under `manifest`, without its dead checkpoints.
 
-    Not if nothing is deleted and no checkpoint expired; nor when no version below the newest can be pinned anyway, as
-    after the collection before: so a collector at an idle database writes nothing.
+    It is not needed if nothing is deleted and no checkpoint has expired, or if no version below the newest can be
+    pinned anyway, as after the previous collection. So a collector of an idle database writes nothing.
     """
     if without_expired(manifest, now_ms) is not manifest:
         return True
@@ -71,12 +71,12 @@ def needs_sealing(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
 
 
 def ids_of_pins(manifest: Manifest, *, now_ms: int) -> frozenset[int]:
-    """Ids of the manifests that live checkpoints pin."""
+    """Return the ids of the manifests that live checkpoints pin."""
     return frozenset(checkpoint.manifest_id for checkpoint in live_checkpoints(manifest, now_ms))
 
 
 def is_over(manifest: Manifest, *, now_ms: int, grace_ms: int) -> bool:
-    """Whether a destroyed database may be taken apart: its grace is over and nothing pins a version of it."""
+    """Whether a destroyed database may be deleted: its grace is over and nothing pins a version of it."""
     destroyed_at_ms = manifest.destroyed_at_ms
     if destroyed_at_ms is None or now_ms < destroyed_at_ms + grace_ms:
         return False
@@ -84,17 +84,17 @@ def is_over(manifest: Manifest, *, now_ms: int, grace_ms: int) -> bool:
 
 
 def is_taken_apart(objects: Found, manifest: Manifest, *, now_ms: int) -> bool:
-    """Whether nothing but the tombstone of a destroyed database is left."""
+    """Whether only the tombstone of a destroyed database is left."""
     if manifest.destroyed_at_ms is None or manifest.external_databases or live_checkpoints(manifest, now_ms):
         return False
     return not plan_taking_apart(objects, manifest=manifest, store="").doomed
 
 
 def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ...]:
-    """Ancestors of which neither *the* manifest nor a pinned one names a file: a clone needs them no more.
+    """Return the ancestors that a clone no longer needs: neither *the* manifest nor a pinned one names a file of them.
 
-    It stays so: versions that named one cannot be pinned or restored any more. None while a pinned manifest is missing
-    or the clone unfinished.
+    They stay unneeded, because versions that named one cannot be pinned or restored any more. The result is empty while
+    a pinned manifest is missing or the clone is unfinished.
     """
     if not manifest.initialized or any(version is None for version in pinned.values()):
         return ()
@@ -106,22 +106,22 @@ def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ..
 def plan_collection(
     objects: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, grace_ms: int, store: str
 ) -> CollectionPlan:
-    """What of a database in use may go now.
+    """Plan which objects of a database in use may be deleted now.
 
     Args:
         manifest: *the* manifest, with `readable_since` at itself, or what it would be in a dry run.
-        pinned: for every id of `ids_of_pins`.
-        grace_ms: nothing younger goes; 0: age does not matter.
+        pinned: the manifest for every id of `ids_of_pins`.
+        grace_ms: younger objects stay; 0: age does not matter.
         store: the database's name, for the report.
 
     Returns:
-        A plan in the order files, logs, manifests, with nothing to hide; `kept` counts what stays, by reason.
+        A plan in the order files, logs, manifests, with nothing to hide. `kept` counts the objects that stay by reason.
     """
     return _Judgement(manifest, pinned, now_ms=now_ms, grace_ms=grace_ms).plan(objects, store)
 
 
 class _Judgement:
-    """The rules of one collection, and the reasons they gave."""
+    """The rules of one collection, which count the reasons why objects stay."""
 
     def __init__(self, manifest: Manifest, pinned: Pinned, *, now_ms: int, grace_ms: int) -> None:
         self._manifest = manifest
@@ -170,7 +170,7 @@ class _Judgement:
         return CollectionPlan(store, (), tuple(doomed), dict(kept), self._warnings)
 
     def _file(self, meta: ObjectMeta) -> str | None:
-        """Why a sorted file stays; None: it may go."""
+        """Return why a sorted file stays; None: it may be deleted."""
         file_id = parse_sst(meta.path)
         if file_id is None:
             return "not ours"
@@ -184,7 +184,7 @@ class _Judgement:
         return self._too_young(file_id_time_ms(file_id))
 
     def _log(self, meta: ObjectMeta) -> str | None:
-        """Why a log object stays; None: it may go."""
+        """Return why a log object stays; None: it may be deleted."""
         wal_id = parse_wal(meta.path)
         if wal_id is None:
             return "not ours"
@@ -197,7 +197,7 @@ class _Judgement:
         return self._too_young(meta.modified_ms)
 
     def _version(self, meta: ObjectMeta) -> str | None:
-        """Why a manifest stays; None: it may go."""
+        """Return why a manifest stays; None: it may be deleted."""
         manifest_id = parse_manifest(meta.path)
         if manifest_id is None:
             return "not ours"
@@ -216,16 +216,16 @@ class _Judgement:
 
 
 def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> CollectionPlan:
-    """What of a destroyed database may go: all but its tombstone.
+    """Plan the deletion of a destroyed database: of everything except its tombstone.
 
     Args:
         objects: listed before `manifest` was found to be the newest.
-        manifest: the newest, of the destroyed database.
-        foreign: folders and objects below the database's that are not its own; they are only named.
+        manifest: the newest manifest of the destroyed database.
+        foreign: folders and objects in the database's folder that do not belong to it. The plan only names them.
 
     Returns:
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
-        can continue here; so do markers of the boundary, which `objects` does not hold.
+        can continue here. The markers of the boundary stay too; `objects` does not contain them.
     """
     doomed: list[Deletable] = []
     kept: Counter[str] = Counter()

@@ -1,14 +1,14 @@
-"""Reading the log back into memory: what a writer does when it opens, and a reader when it looks for more.
+"""Reading the log back into memory, by a writer when it opens and by a reader when it polls.
 
 Owns: `replay`, and the difference between a record that is missing (`Corruption`) and one that a newer version no
 longer needs (`Conflict`).
 
 Invariants:
-- Every row of every record in the range is in the tables, once, in the order of its sequence; records of any epoch
-  count, fences have none.
-- A table begins where sequences jump (after rows that were never durable), and where the one before is full; each knows
-  the last log id that it covers.
-- At most `READ_AHEAD_BYTES` of records are under way at once, or one record that is larger.
+- Every row of every record in the range is in the tables once, in the order of its sequence. Records of any epoch
+  count. Fences have no rows.
+- A new table begins where sequences jump (after rows that were never durable), and where the previous one is full. Each
+  table knows the last log id that it covers.
+- At most `READ_AHEAD_BYTES` of records are read concurrently, or one record that is larger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind
 
 READ_AHEAD_BYTES: Final = 32 << 20
-"""Bytes of log records that are read at once. More: quicker recovery from far stores, more memory."""
+"""Most bytes of log records that are read concurrently. More: faster recovery from distant stores, more memory."""
 
 _READERS_MAX: Final = 8
 
@@ -43,23 +43,26 @@ def replay(
     table_bytes_max: int,
     epoch: int | None = None,
 ) -> list[Memtable]:
-    """The rows of the log behind the manifest's `replay_after_wal_id` up to `through`, as memtables.
+    """Read the rows of the log after the manifest's `replay_after_wal_id` up to `through` into memtables.
 
     Args:
-        manifest: the version that is read, for what it needs of the log.
-        through: the last id; a writer's own fence, or what a reader saw last.
-        table_bytes_max: a table that reached it is followed by another one.
-        epoch: of the writer that recovers; it learns that a newer one was faster. None: of a reader.
+        manifest: the version that is read. It decides what is needed of the log.
+        through: the last id: a writer's own fence, or the last id that a reader saw.
+        table_bytes_max: size at which a table is full, so that another one begins.
+        epoch: epoch of the writer that recovers, so that it detects a newer writer; None: a reader calls.
 
     Returns:
-        Tables, oldest first; each one's `last_wal_id` is the last id that it covers, that of the last one is `through`.
+        Tables, oldest first. The `last_wal_id` of each is the last id that it covers; that of the last is `through`.
 
     Raises:
         Corruption: a record that the version needs is missing (``wal_id``) or damaged.
-        Conflict: kind ``log_collected``; a record was collected, for a newer version does not need it: read that one.
-        Fenced: the same, when that version is of a newer epoch than `epoch`.
-        UnsupportedFormat: a record of a newer lakebed.
-    Cost: 1 LIST a thousand ids and 1 GET a record with rows, several at once; 1 LIST + 1 GET when one is missing.
+        Conflict: kind ``log_collected``; a record was collected, because a newer version does not need it. Read that
+            version.
+        Fenced: the same, if that version is of a newer epoch than `epoch`.
+        UnsupportedFormat: a newer lakebed wrote a record.
+
+    Cost: 1 LIST for each thousand ids and 1 GET for each record with rows, several concurrently; 1 LIST + 1 GET if a
+    record is missing.
     """
     tables: list[Memtable] = []
     for record in read_records(location, manifest, after=manifest.replay_after_wal_id, through=through, epoch=epoch):
@@ -88,7 +91,7 @@ def _check_order(tables: Sequence[Memtable], record: WalRecord) -> None:
 
 
 def fill(table: Memtable, rows: pa.RecordBatch) -> None:
-    """Write a record's rows to a table whose next sequence is theirs. Cost: about 0.2 us a row."""
+    """Write a record's rows to a table whose next sequence is that of the first row. Cost: about 0.2 us a row."""
     keys, _, kinds, values, expires = rows.columns
     table.extend(
         keys_of(keys),
@@ -101,10 +104,12 @@ def fill(table: Memtable, rows: pa.RecordBatch) -> None:
 def read_records(
     location: DatabaseLocation, manifest: Manifest, *, after: int, through: int | None, epoch: int | None = None
 ) -> Iterator[WalRecord]:
-    """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`.
+    """Read ahead and yield the records with rows in ``(after, through]``, in order.
+
+    Arguments, errors and cost as `replay`.
 
     Args:
-        through: None: as far as the log goes now.
+        through: None: to the present end of the log.
     """
     wal = WalLog(location)
     entries = wal.entries(after, through=through) if through is None or after < through else []
@@ -118,7 +123,7 @@ def read_records(
     if expected <= through:
         raise _missing(location, manifest, expected, epoch=epoch)
     with_rows = [entry for entry in entries if not entry.is_fence]
-    if len(with_rows) <= 1:  # the usual case of a poll: no pool for it
+    if len(with_rows) <= 1:  # the usual case of a poll, which needs no pool
         for entry in with_rows:
             yield _read(location, wal, manifest, entry, epoch=epoch)
         return
@@ -155,7 +160,7 @@ def _read(
 def _missing(
     location: DatabaseLocation, manifest: Manifest, wal_id: int, *, epoch: int | None
 ) -> Corruption | Conflict | Fenced:
-    """The error for a missing record: look whether any version may still need it."""
+    """Return the error for a missing record. It depends on whether a version may still need the record."""
     path = wal_path(wal_id)
     newest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()

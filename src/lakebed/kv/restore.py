@@ -1,13 +1,13 @@
-"""Restore: a checkpoint's version becomes the newest one, in place. History is kept, the present for a stated time.
+"""Restore: the version of a checkpoint becomes the newest one, in place.
 
-Owns: `restore` and the order of its steps.
+History is kept, and the present version stays for a stated time. Owns: `restore` and the order of its steps.
 
 Invariants:
-- Nothing is lost: before anything changes, one update checkpoints the present, with everything that was acknowledged up
-  to our fence.
-- The wanted version cannot be collected meanwhile: the same update pins it once more, as the new epoch's writer, so
-  that a crash leaves nothing which the next writer does not remove.
-- A crash leaves the old state or the new one: files of level 0 are only named by the last update. Sequences, log ids
+- Nothing is lost. Before anything changes, one update makes a checkpoint of the present version, with everything that
+  was acknowledged up to our fence.
+- The wanted version cannot be collected during the restore, because the same update pins it once more, as the writer
+  of the new epoch. So a crash leaves nothing that the next writer does not remove.
+- A crash leaves the old state or the new one, because only the last update names files of level 0. Sequences, log ids
   and file ids continue from the larger of both states.
 
 Source: the design page, "Clones".
@@ -49,17 +49,17 @@ from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.model import FileMeta
 
 RESTORABLE_FOR: Final = timedelta(days=7)
-"""How long the state before a restore stays, by default."""
+"""How long the state before a restore is kept by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """The result of a restore."""
 
     manifest: Manifest
     """The newest version, which has the restored state."""
     present: CheckpointCreateResult
-    """A checkpoint of the state before, until `lifetime` is over."""
+    """The checkpoint of the state before the restore. It lives for `lifetime`."""
 
 
 def restore(
@@ -69,21 +69,23 @@ def restore(
     lifetime: timedelta | None = RESTORABLE_FOR,
     take_over: bool = False,
 ) -> Restored:
-    """Make a checkpoint's version the newest. Writers and compactors are fenced; open the database again to write.
+    """Make a checkpoint's version the newest. Writers and compactors are fenced. Open the database again to write.
 
     Args:
-        checkpoint: a live one, by id or name; it stays.
-        lifetime: lifetime of a checkpoint of the present; None: without an end.
-        take_over: also under a living lease of another owner.
+        checkpoint: a live checkpoint, by id or name. It stays.
+        lifetime: lifetime of the checkpoint of the present version; None: without an end.
+        take_over: restore even if another owner's lease is live.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the checkpoint is unknown or has expired, or the database is
             destroyed or unfinished. Nothing was changed.
-        Conflict: kind ``owned``; a writer lives, and not `take_over`.
+        Conflict: kind ``owned``; a writer lives, and `take_over` is False.
         NotFound: there is no database.
-        Fenced: another writer was faster; if the state is not restored, restore again.
-        Corruption: what the checkpoint pins is missing or damaged.
-    Cost: a claim, 2 updates, 1 LIST and at most 2 GET; with a log's tail 1 GET an object and 1 PUT a file of it.
+        Fenced: another writer was faster. If the state is not restored, restore again.
+        Corruption: an object that the checkpoint pins is missing or damaged.
+
+    Cost: a claim, 2 updates, 1 LIST and at most 2 GET. If the log has a tail, also 1 GET for each object and 1 PUT for
+    each file of it.
     """
     keep_ms = lifetime_in_ms(lifetime)
     newest = check_open(ManifestLog(location).latest(), location.url)
@@ -103,7 +105,7 @@ def restore(
 
 @contextmanager
 def giving_up(claim: Claim) -> Iterator[None]:
-    """Release the claim's lease at the end, also after an error; one that cannot be released now expires."""
+    """Give up the claim's lease at the end, also after an error. A lease that cannot be given up expires."""
     try:
         yield
     finally:
@@ -125,7 +127,7 @@ def _check_ours(manifest: Manifest, claim: Claim, url: str) -> None:
 def _pin_both(
     location: DatabaseLocation, claim: Claim, wanted_id: str, *, present_id: str, hold_id: str, keep_ms: int | None
 ) -> Manifest:
-    """Checkpoint the present, and hold the wanted version."""
+    """Make a checkpoint of the present version, and pin the wanted one."""
 
     def change(manifest: Manifest) -> Manifest:
         _check_ours(manifest, claim, location.url)
@@ -152,7 +154,7 @@ def _load_wanted(log: ManifestLog, pinned: Manifest, hold_id: str) -> Manifest:
 
 
 def _last_sequence(location: DatabaseLocation, manifest: Manifest, fence_id: int) -> int:
-    """The largest sequence of the present, its log included. Cost: 1 LIST, and 1 GET when the log has a tail."""
+    """Return the largest sequence of the present version and its log. Cost: 1 LIST, and 1 GET if the log has a tail."""
     if fence_id <= manifest.replay_after_wal_id:
         return manifest.last_sequence
     wal = WalLog(location)
@@ -165,7 +167,7 @@ def _last_sequence(location: DatabaseLocation, manifest: Manifest, fence_id: int
 def _flush_tail(
     location: DatabaseLocation, claim: Claim, wanted: Manifest, *, after_id: str
 ) -> tuple[list[FileMeta], int]:
-    """The rows of the wanted version's log, as files, newest first; and the last sequence among them."""
+    """Write the rows of the wanted version's log as files. Return these, newest first, and their last sequence."""
     if wanted.wal_id_last_seen <= wanted.replay_after_wal_id:
         return [], 0
     options = DatabaseOptions()
@@ -181,7 +183,7 @@ def _flush_tail(
     for table in tables:
         claim.lease.renew_once()
         after_id = mint_file_id(after_id, environment=location.environment)
-        # Operands stay as they are: their operator need not be registered here.
+        # Operands stay as they are, because their operator may not be registered here.
         writer = encode_memtable(
             table,
             files=files,
@@ -197,7 +199,7 @@ def _flush_tail(
 def _publish(
     location: DatabaseLocation, claim: Claim, wanted: Manifest, files: list[FileMeta], *, sequence: int, hold_id: str
 ) -> Manifest:
-    """The update that restores. The wanted version's ancestors are all there still: its pin has kept their entries."""
+    """Make the update that restores. The wanted version's ancestors still exist: its pin has kept their entries."""
 
     def change(manifest: Manifest) -> Manifest:
         _check_ours(manifest, claim, location.url)

@@ -14,31 +14,31 @@ class DatabaseStats:
     url: str
     epoch: int
     manifest_id: int
-    """The newest version seen."""
+    """Number of the newest version seen."""
     last_sequence: int
-    """Of the newest write."""
+    """Sequence of the newest write."""
     durable_sequence: int
     """Every write up to here is durable."""
     memtable_bytes: int
-    """Memory of rows that are in no file."""
+    """Memory of rows that are in no file yet."""
     memtables_waiting: int
     l0_count: int
     run_count: int
     file_count: int
     file_bytes: int
     log_objects_written: int
-    """Since it was opened."""
+    """Log objects written since the database was opened."""
     checkpoint_count: int
-    """In the newest manifest seen, expired ones included."""
+    """Checkpoints in the newest manifest seen, including expired ones."""
     cache_bytes: int
-    """Of the block cache, which other databases of the process may share."""
+    """Size of the block cache, which other databases of the process may share."""
     cache_bytes_max: int
     fenced: bool
-    """A newer writer owns it: nothing can be written, reads may be out of date."""
+    """Whether a newer writer owns the database. Then nothing can be written, and reads may be out of date."""
 
 
 def stats_of(writer: WriterCore) -> DatabaseStats:
-    """The figures of an open database now. Cost: no request."""
+    """Return the present figures of an open database. Cost: no request."""
     manifest = writer.claim.log.seen or writer.claim.manifest
     with writer.lock:
         tree = writer.tree

@@ -1,14 +1,14 @@
-"""The log behind a version's files, replayed into bounded memory tables, for readers.
+"""The log after a version's files, replayed into bounded memory tables, for readers.
 
-Owns: `LogTail`: which log objects have been read, and the tables of their rows.
+Owns: `LogTail`, which knows which log objects have been read, and has the tables of their rows.
 
 Invariants:
-- Objects are applied in the order of their ids and none is left out: ids run on by one, so a missing one means that the
-  manifest in hand is older than a collection.
-- A record is applied only under a manifest that knows its epoch: a later writer published its epoch in a manifest
-  before the record could exist, and may have restored another state before that.
+- Objects are applied in the order of their ids, without a gap. Ids have no gaps, so a missing one means that the
+  current manifest is older than a collection.
+- A record is applied only with a manifest that knows its epoch. A later writer published its epoch in a manifest before
+  the record could exist, and may have restored another state before that.
 - No row of a record at or below ``replay_after_wal_id`` stays in a table: the files have it, or a restore undid it.
-- Tables are replaced, never cut: an older view keeps the older tables.
+- Tables are replaced and never cut, so an older view keeps the older tables.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from lakebed.kv.wal_record import WalRecord
 from lakebed.lsm.memtable import Memtable
 
 LOG_MOVED: Final = "log_moved"
-"""Kind of the `Conflict` that says: read the newest manifest, then try again."""
+"""Kind of the `Conflict` after which the caller reads the newest manifest and tries again."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """A memtable and where each log object ends in it."""
+    """A memtable, and the position at which each log object ends in it."""
 
     memtable: Memtable
     ends: list[tuple[int, int]] = field(default_factory=list)
-    """(id of a log object, rows up to its end), ascending."""
+    """Pairs of a log object's id and the count of rows up to its end, ascending."""
 
 
 class LogTail:
-    """The rows of the log behind one version. Changed by one thread at a time; its memtables are read by any.
+    """The rows of the log after one version. One thread at a time may change it; any thread may read its memtables.
 
     Args:
-        table_bytes_max: size of one table; a record that does not fit begins a new one.
+        table_bytes_max: size of one table. A record that does not fit begins a new one.
     """
 
     def __init__(self, location: DatabaseLocation, *, table_bytes_max: int) -> None:
@@ -54,29 +54,30 @@ class LogTail:
 
     @property
     def memtables(self) -> tuple[Memtable, ...]:
-        """Newest first."""
+        """The memtables, newest first."""
         return tuple(table.memtable for table in reversed(self._tables))
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest row here; 0 without rows."""
+        """Sequence of the newest row; 0 without rows."""
         return self._tables[-1].memtable.last_sequence if self._tables else 0
 
     def follow(self, newest: Manifest, *, replay_after: int, through: int | None = None) -> bool:
-        """Drop what files have by now, read what the log has beyond.
+        """Drop the rows that are in files by now, and read the rows that the log has after them.
 
         Args:
             newest: the newest manifest, read *before* this call.
             replay_after: rows up to this log object are in the files that are read.
-            through: last object that belongs to the version; None: as far as the log goes.
+            through: last object that belongs to the version; None: to the end of the log.
 
         Returns:
-            Whether rows came.
+            Whether there were new rows.
 
         Raises:
-            Conflict: kind `LOG_MOVED` or ``log_collected``; the manifest is too old for the log: read the newest.
+            Conflict: kind `LOG_MOVED` or ``log_collected``; the manifest is too old for the log. Read the newest one.
             Corruption, UnsupportedFormat: a record cannot be read.
-        Cost: 1 LIST a thousand objects + 1 GET an object with rows that is new here.
+
+        Cost: 1 LIST for each thousand objects, and 1 GET for each object with rows that was not read before.
         """
         self._drop_through(replay_after)
         came = False
@@ -120,7 +121,7 @@ class LogTail:
 
 
 def _cut(table: _Table, wal_id: int) -> _Table | None:
-    """What is left of a table above a log object: all of it, a shorter copy, or None."""
+    """Return the part of a table above a log object: the table itself, a shorter copy, or None."""
     start = max((end for log_id, end in table.ends if log_id <= wal_id), default=0)
     if start == 0:
         return table

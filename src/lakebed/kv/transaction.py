@@ -1,18 +1,19 @@
 """`Transaction`: reads of one version, writes that become visible and durable together, and a check in between.
 
-Owns: the buffer of its own writes, what it has read, and the decision at commit.
+Owns: the buffer of its own writes, the record of what it has read, and the decision at commit.
 
 Invariants:
-- It reads the version at which it began, with its own writes on top; a *serializable* one also as of that time, so
-  that no value expires under it.
-- *snapshot*: the commit is refused when a key that it writes was written since it began. *serializable*: also when a
-  key it has read, or any key in a range it has scanned, was written since, or a value that it has read has expired; so
-  a commit is as if everything had happened at that moment. A transaction that writes nothing always commits: it is as
-  if it had happened when it began.
-- Check and write are one step under the tree's lock; nothing is sent to the store under it.
-- An operand (``merge``) does not read: two transactions that merge the same key still conflict, as writes do.
+- It reads the version at which it began, with its own writes on top. A *serializable* transaction also reads as of that
+  time, so that no value expires during it.
+- *snapshot*: the commit is refused if a key that it writes was written since it began. *serializable*: the commit is
+  also refused if a key that it has read, or any key in a range that it has scanned, was written since, or if a value
+  that it has read has expired. So the transaction takes effect as if it had run entirely at the moment of its commit. A
+  transaction that writes nothing always commits: it takes effect as of its beginning.
+- Check and write are one step under the tree's lock. Nothing is sent to the store under it.
+- An operand (``merge``) does not read. Two transactions that merge the same key still conflict, as writes do.
 
-What was written since comes from memory alone; a transaction older than that is refused.
+The check uses only memory to find what was written since. A transaction that began before the history in memory is
+refused.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Transaction(ReadVerbs):
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the values of many keys, in the order of the keys; None for a key without a value. Raises as `get`."""
-        wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
+        wanted = keys if isinstance(keys, bytes | str) else list(keys)  # a single key is refused below
         values = super().get_many(wanted)
         for i, key in enumerate(wanted):
             assert isinstance(key, bytes)
@@ -114,14 +115,14 @@ class Transaction(ReadVerbs):
         return values
 
     def _combine(self, key: bytes, below: bytes | None, writes: Sequence[_Write]) -> bytes | None:
-        """A key's value under its own writes, oldest first."""
+        """Return a key's value with this transaction's writes, which are given oldest first."""
         if writes[0].kind is not Kind.MERGE:
             below, writes = writes[0].value, writes[1:]
         operands = [write.value for write in writes if write.value is not None]
         return self._writer.require_operator().combine(key, below, operands) if operands else below
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
-        """With the writes that this transaction had made when it was called."""
+        """As `ReadVerbs._scan`, with the writes that this transaction had made at the time of the call."""
         if bounds is None:
             return super()._scan(bounds, reverse=reverse, limit=limit)
         if self._serializable:
@@ -129,13 +130,13 @@ class Transaction(ReadVerbs):
         own_writes = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
         if not own_writes:
             return super()._scan(bounds, reverse=reverse, limit=limit)
-        below = super()._scan(bounds, reverse=reverse, limit=None)  # of which this transaction may delete the first
+        below = super()._scan(bounds, reverse=reverse, limit=None)  # no limit: this transaction may delete some rows
         return islice(self._merge_rows(below, own_writes, reverse), limit)
 
     def _merge_rows(
         self, below: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        waiting = sorted(own_writes, reverse=not reverse)  # the next one stands last
+        waiting = sorted(own_writes, reverse=not reverse)  # the next key is the last item
         for key, value in below:
             while waiting and (waiting[-1] > key if reverse else waiting[-1] < key):
                 yield from self._own_row(waiting.pop(), None, own_writes)
@@ -170,7 +171,7 @@ class Transaction(ReadVerbs):
             if bounds is not None and self._serializable:
                 self._read_ranges.append(bounds)
             return super().scan_arrow(start, end, prefix=prefix, columns=columns)
-        # This checks the arguments, too.
+        # This also checks the arguments.
         schema = super().scan_arrow(start, end, prefix=prefix, columns=columns).schema
         if not set(columns) <= {"key", "value"}:
             raise InvalidRequest(

@@ -1,12 +1,12 @@
-"""A database as the `Versioned` contract sees it: its readable versions, and what pins them. Reads only.
+"""The readable versions of a database and their pins, in the terms of the `Versioned` contract. Reads only.
 
 Owns: the translation of manifests and checkpoints into `Version` and `Pin`.
 
 Invariants:
-- A version is what manifests in a row have in common: the same files and the same end of the log. Its id is that of the
-  first of them (`Manifest.content_since`), so it stays while checkpoints, epochs and jobs come and go. Any manifest of
-  the row can be read in its place, and the first may be collected before the last.
-- Readable is what no collection has passed (`Manifest.readable_since`) or what a live checkpoint pins.
+- A version is the common content of consecutive manifests: the same files and the same end of the log. Its id is that
+  of the first of them (`Manifest.content_since`), so it stays the same while checkpoints, epochs and jobs change. Any
+  of these manifests can be read for the version, and the first may be collected before the last.
+- A manifest is readable if no collection has passed it (`Manifest.readable_since`) or a live checkpoint pins it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _DIGITS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ManifestSummary:
-    """One manifest, as a listing shows it."""
+    """One manifest in a listing."""
 
     id: int
     created_ms: int
     """Unix time in milliseconds, UTC, by the store's clock."""
     size_bytes: int
-    """Of the manifest itself."""
+    """Size of the manifest itself."""
     is_newest: bool
     is_readable: bool
-    """Whether it can be read or pinned; else it waits for the collector."""
+    """Whether the manifest can be read or pinned. Otherwise it waits for the collector."""
     pinned_by: tuple[str, ...]
     """Names or ids of live checkpoints."""
 
 
 def version_of(manifest: Manifest, *, store: str) -> Version:
-    """A manifest as the version that it belongs to."""
+    """Return the version to which a manifest belongs."""
     files = manifest.file_set.files()
     unflushed = max(0, manifest.wal_id_last_seen - manifest.replay_after_wal_id)
     count = "1 file" if len(files) == 1 else f"{len(files):,} files"
@@ -68,7 +68,7 @@ def version_of(manifest: Manifest, *, store: str) -> Version:
 
 
 def load_several(location: DatabaseLocation, log: ManifestLog, ids: Iterable[int]) -> dict[int, Manifest | None]:
-    """Manifests by id, several at once; None for one that is missing. Cost: 1 GET each."""
+    """Load manifests, several concurrently. Return them by id; None for one that is missing. Cost: 1 GET for each."""
 
     def load(manifest_id: int) -> Manifest | None:
         try:
@@ -87,9 +87,9 @@ def load_several(location: DatabaseLocation, log: ManifestLog, ids: Iterable[int
 
 
 def list_versions(location: DatabaseLocation, *, store: str) -> Iterator[Version]:
-    """Readable versions, oldest first, pinned ones included.
+    """Iterate over the readable versions, oldest first, including pinned ones.
 
-    Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET a readable manifest.
+    Raises as `ManifestLog.latest`. Cost: 2 LIST, and 1 GET for each readable manifest.
     """
     log = ManifestLog(location)
     newest = log.latest()
@@ -109,7 +109,7 @@ def list_versions(location: DatabaseLocation, *, store: str) -> Iterator[Version
 
 
 def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> Checkpoint | int:
-    """What a version's text means: a live checkpoint by name or id, or a manifest that can be read for it.
+    """Resolve the text of a version to a live checkpoint, by name or id, or to a manifest that can be read for it.
 
     Raises `NotFound`. Cost: nothing, or 1 GET for a version whose first manifest was collected.
     """
@@ -123,7 +123,7 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
         readable = {checkpoint.manifest_id for checkpoint in live}
         if number in readable or newest.readable_since <= number <= newest.manifest_id:
             return number
-        # Manifests of one version follow each other: if any of its row is left, the next one that is readable is.
+        # Manifests of one version are consecutive: if any of them is left, the next readable one is among them.
         above = min(
             (manifest_id for manifest_id in readable | {newest.readable_since} if manifest_id > number), default=None
         )
@@ -142,9 +142,9 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
 
 
 def versions_of(location: DatabaseLocation, checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
-    """The versions that checkpoints pin, as `list_versions` and `list_pins` name them, by the checkpoint's id.
+    """Return the ids of pinned versions, as in `list_versions` and `list_pins`, by the checkpoint's id.
 
-    Cost: 1 GET a pinned manifest; a checkpoint whose manifest is missing is named by the manifest's number.
+    If the manifest of a checkpoint is missing, its number is used instead. Cost: 1 GET for each pinned manifest.
     """
     pins = list(checkpoints)
     loaded = load_several(location, ManifestLog(location), [checkpoint.manifest_id for checkpoint in pins])
@@ -152,7 +152,7 @@ def versions_of(location: DatabaseLocation, checkpoints: Iterable[Checkpoint]) -
 
 
 def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, bytes_alone: int | None = None) -> Pin:
-    """A checkpoint as a pin; `manifest` is what it pins, None when that is missing."""
+    """Return a checkpoint as a pin. `manifest` is the one that it pins; None: it is missing."""
     return Pin(
         store=store,
         kind="checkpoint" if checkpoint.owner.kind == "user" else checkpoint.owner.kind,
@@ -166,13 +166,13 @@ def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, byt
 
 
 def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
-    """Live checkpoints of every owner, with the bytes that each alone keeps; oldest first.
+    """Return the live checkpoints of every owner, oldest first, with the bytes that each alone keeps.
 
     `Pin.bytes_alone` counts sorted files and log objects in this database's folder that neither the newest version nor
-    a version pinned by any other checkpoint needs: what deleting this one would free, without the manifest.
+    a version pinned by another checkpoint needs. Deleting the checkpoint would free them. The manifest does not count.
 
-    Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, 1 GET a pinned manifest, and 1 LIST a thousand log objects
-    where a pinned version needs some that the newest does not.
+    Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, 1 GET for each pinned manifest, and 1 LIST for each thousand
+    log objects if a pinned version needs some that the newest does not.
     """
     log = ManifestLog(location)
     newest = log.latest()
@@ -189,9 +189,9 @@ def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
 def _sizes_by_version(
     location: DatabaseLocation, newest: Manifest, pinned: dict[int, Manifest | None]
 ) -> dict[int, dict[str | int, int]]:
-    """What each pinned manifest needs in this database's folder: bytes by file id and log id, fences left out.
+    """Return what each pinned manifest needs in this database's folder: bytes by file id and log id.
 
-    Log objects that the newest version needs too are left out.
+    Fences, and log objects that the newest version needs too, are left out.
     """
     manifests = {number: manifest for number, manifest in pinned.items() if manifest is not None}
     last = None if newest.destroyed_at_ms is not None else newest.replay_after_wal_id
@@ -219,7 +219,7 @@ def _sizes_by_version(
 def _bytes_alone(
     live: Sequence[Checkpoint], sizes: dict[int, dict[str | int, int]], newest: Manifest
 ) -> dict[str, int | None]:
-    """By checkpoint id; None when its manifest is missing."""
+    """Return the bytes that each checkpoint alone keeps, by its id; None if its manifest is missing."""
     holders = Counter(checkpoint.manifest_id for checkpoint in live)
     needed: Counter[str | int] = Counter()
     if newest.destroyed_at_ms is None:
@@ -240,7 +240,7 @@ def _bytes_alone(
 
 
 def list_manifests(location: DatabaseLocation) -> list[ManifestSummary]:
-    """Every manifest that is there, oldest first, and what pins it.
+    """Return every existing manifest, oldest first, and what pins it.
 
     Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET.
     """
