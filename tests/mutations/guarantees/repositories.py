@@ -114,6 +114,26 @@ def bare_upload(path):
 
 GUARANTEES = [
     Guarantee(
+        "A conditional put that is acknowledged during a merge hides nothing that the merge brings.",
+        pass_on(commit.move_by_commits, heads.move_branch, shows_other=False),
+        "behaviour/repo/test_decided_writes.py::"
+        "test_one_of_a_move_and_a_conditional_put_finds_the_other[merge-topic-put_if_absent]",
+    ),
+    Guarantee(
+        "A table's commit that is acknowledged during a merge into its branch hides no row of the merge.",
+        replace(
+            write._write_decided,
+            lambda context, precondition, path, value, newest: protocol.write_rows(
+                context,
+                [precondition.token_prefix + path],
+                [value],
+                expected={**precondition.on_both, precondition.token_prefix + path: newest},
+            ),
+        ),
+        "behaviour/repo/test_decided_writes.py::"
+        "test_a_commit_of_a_table_and_a_merge_into_its_branch_do_not_hide_each_other",
+    ),
+    Guarantee(
         "A table's commit that is acknowledged while its branch is reset keeps no snapshot without its files.",
         answer(
             heads.move_branch,

@@ -141,7 +141,7 @@ def move_by_commits(
             raise
         return move
 
-    made = move_branch(context, branch, operation=operation, plan=plan_with_hooks).commits
+    made = move_branch(context, branch, operation=operation, plan=plan_with_hooks, shows_other=True).commits
     for new in made:
         _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
         tell_hooks(context, events[1], branch, new, source=source)

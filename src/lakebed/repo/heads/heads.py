@@ -10,6 +10,8 @@ Invariants:
 - A publish drops exactly the tokens that the plan has seen. It goes through only while head, compacted metarange and
   those tokens are as the plan has seen them, no collection has begun since (boundary), and no commit that becomes
   referenced has expired: all of that is expected in one atomic write.
+- A move that changes what the branch shows beneath what is staged later goes through only while no write was decided by
+  what the branch showed before: a conditional put that found nothing would hide what a merge brings.
 - What a move gives up unread is sealed by the publish itself. While it were sealed and not yet dropped, a writer could
   look for its files, find all of them, and acknowledge what rests on them.
 - A failed or empty operation leaves no growing list: a token without rows is not sealed, what amounts to nothing is
@@ -39,7 +41,7 @@ from lakebed.repo.references.branches import branch_moved, load_branch
 from lakebed.repo.references.commits import load_commit
 from lakebed.repo.references.tags import refuse_expired
 from lakebed.repo.staging.changes import changes_of
-from lakebed.repo.staging.protocol import RETRIES
+from lakebed.repo.staging.protocol import DECIDED_PATH, RETRIES
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.texts import format_value, utc
 
@@ -144,6 +146,7 @@ def move_branch(
     plan: Plan,
     fresh_token: bool = False,
     gives_up: bool = False,
+    shows_other: bool = False,
 ) -> Move:
     """Seal a branch, make a plan and publish it, as often as it takes.
 
@@ -154,6 +157,8 @@ def move_branch(
         fresh_token: take a new staging token even when nothing is staged.
         gives_up: what is staged is not wanted: it is never read, however much it is, and goes at the moment of the
             move.
+        shows_other: the branch shows another state after the move. Begin again if something was staged since the seal
+            that was decided by the state before.
 
     Returns:
         The move that was published.
@@ -172,7 +177,7 @@ def move_branch(
                 sealed = seal(context, branch, fresh_token=fresh_token)
             with suppress(Overtaken), beginning_again(context, sealed):
                 move = plan(sealed)
-                if publish(context, sealed, move=move, operation=operation):
+                if publish(context, sealed, move=move, operation=operation, shows_other=shows_other):
                     return move
             RETRIES.add(1, operation)
     raise branch_moved(context, branch, operation)
@@ -259,14 +264,17 @@ def _set(context: RepositoryContext, branch: str, raw: bytes, after: Branch) -> 
     return replace_record(context.key_value, context.keys.branch(branch), encode_record(after), expected=raw)
 
 
-def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
-    """Make a move, in one atomic write.
+def publish(
+    context: RepositoryContext, sealed: SealedBranch, *, move: Move, operation: str, shows_other: bool = False
+) -> bool:
+    """Make a move, in one atomic write. Arguments as `move_branch`.
 
     When the record has only gained tokens meanwhile, the move is made on top of it: those tokens are above all that the
     plan has seen. An unclear outcome is resolved by a read: a move of the head has its own line in the reference log.
 
     Returns:
-        False: the branch changed in another way, or a collection began: nothing was moved; begin again.
+        False: the branch changed in another way, a collection began, or a write was decided by what the branch shows no
+            more: nothing was moved; begin again.
 
     Raises:
         NotFound: the branch was deleted.
@@ -279,6 +287,10 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     for _ in range(context.options.publish_tries_max):
         after = _move_record(record, sealed, move)
         encoded = encode_record(after)
+        if shows_other:
+            guards.update(
+                (context.keys.token(token.id) + DECIDED_PATH, None) for token in (after.staging, *after.sealed)
+            )
         try:
             context.key_value.write([(key, encoded), *also], expected={**guards, key: raw})
             is_made = True

@@ -358,6 +358,8 @@ def _publish(
             expected[precondition.token_prefix + path] = newest
         check_age(ulid, precondition.boundary)
         puts = [(key, done), (precondition.token_prefix + path, value)]
+        if matches is not None:
+            puts.append(precondition.decided)
         try:
             write_unique(context.key_value, puts, expected={**precondition.on_both, **expected})
         except Conflict as error:

@@ -30,7 +30,13 @@ from lakebed.repo.outside.foreign import is_foreign
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import encode_record, new_token, write_unique
 from lakebed.repo.staging.entries import check_entry, pairs_of, validate_columns
-from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
+from lakebed.repo.staging.protocol import (
+    WriteAttempts,
+    WritePrecondition,
+    check_only_unexpected,
+    replace_rows,
+    write_rows,
+)
 
 
 def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
@@ -122,10 +128,22 @@ def _stage_unless(
             return
         refuse(visible)
         check_age(ulid, precondition.boundary)
-        staged = precondition.token_prefix + key
-        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
+        if _write_decided(context, precondition, key, value, newest):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
+
+
+def _write_decided(
+    context: RepositoryContext, precondition: WritePrecondition, path: bytes, value: bytes, newest: bytes | None
+) -> bool:
+    """Stage a value that was decided by what the branch shows; whether all was still so.
+
+    Args:
+        newest: what the staging token has at the path.
+    """
+    staged = precondition.token_prefix + path
+    mark, note = precondition.decided
+    return write_rows(context, [staged, mark], [value, note], expected={**precondition.on_both, staged: newest})
 
 
 def update_metadata(context: RepositoryContext, *, branch: str, path: str, metadata: dict[str, str]) -> Entry:
@@ -155,8 +173,7 @@ def update_metadata(context: RepositoryContext, *, branch: str, path: str, metad
             )
         entry = msgspec.structs.replace(decode_entry(raw, where=path), metadata=metadata)
         value, _ = check_entry(entry, path)
-        staged = precondition.token_prefix + key
-        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
+        if _write_decided(context, precondition, key, value, newest):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return entry
 

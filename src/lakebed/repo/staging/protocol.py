@@ -6,6 +6,10 @@ only ever lands in a token while that is its branch's staging token: a process t
 every row that will ever be in it, and no row that was read vanishes because it came too late. A try that met another
 record has written nothing, and is made again on the record as it is then.
 
+A write that was decided by what the branch shows also stages the tombstone `DECIDED_PATH`. A move that changes what the
+branch shows, such as a merge, expects that its newest tokens do not have it: otherwise the write would stay on top of a
+state that it was not decided on, and hide it.
+
 Invariants: a try that reads before it decides has one snapshot for all of it; tries are bounded; an unclear outcome is
 resolved by reading the expected rows, never by writing again: between two writes of one value another process's may
 have come, and would be lost. Why this is sound: docs/design/0016-staging.md.
@@ -19,7 +23,7 @@ from typing import Final, TypeVar
 
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.metrics import default_registry
-from lakebed.repo.model.model import Branch
+from lakebed.repo.model.model import TOMBSTONE, Branch
 from lakebed.repo.model.names import check_branch_name
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.protection import check_writable
@@ -37,6 +41,11 @@ RETRIES: Final = default_registry.counter(
 """Operations are few and named by the code; branches have no label, for their number has no bound."""
 
 
+DECIDED_PATH: Final = b"_lakebed/decided"
+"""The path of a tombstone that a token has once it has a row that was decided by what the branch showed. No object has
+this path, so readers and commits of all versions find that it hides nothing. DO NOT CHANGE."""
+
+
 @dataclass(frozen=True, slots=True)
 class WritePrecondition:
     """What an attempt expects of the stored records.
@@ -46,6 +55,7 @@ class WritePrecondition:
         boundary: a ULID; uploads with smaller ones may be collected. None: there was no collection yet.
         on_both: record and boundary, to be expected where an address is named.
         token_prefix: of keys under the staging token.
+        decided: the row that marks that something was decided by what the branch shows.
     """
 
     record: Branch
@@ -53,6 +63,10 @@ class WritePrecondition:
     boundary: bytes | None
     on_both: Mapping[bytes, bytes | None]
     token_prefix: bytes
+
+    @property
+    def decided(self) -> tuple[bytes, bytes]:
+        return self.token_prefix + DECIDED_PATH, TOMBSTONE
 
 
 class WriteAttempts:
@@ -143,8 +157,8 @@ def write_rows(
         OutcomeUnknown: the reply was lost, and the rows are not there.
     """
     try:
-        if len(keys) == 1:
-            context.key_value.write([(keys[0], values[0])], expected=expected)
+        if len(keys) <= 2:  # a path, and perhaps the mark of a decision
+            context.key_value.write(list(zip(keys, values, strict=True)), expected=expected)
         else:
             context.key_value.put_columns(keys, values, expected=expected)
     except Conflict as error:

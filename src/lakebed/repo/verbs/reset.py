@@ -142,5 +142,13 @@ class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
             return Move(id, relies_on=[id])
 
         # A new token: a head that returns to an earlier commit must not restore an earlier record.
-        move_branch(context, self.branch, operation="hard reset", plan=plan, fresh_token=True, gives_up=self.force)
+        move_branch(
+            context,
+            self.branch,
+            operation="hard reset",
+            plan=plan,
+            fresh_token=True,
+            gives_up=self.force,
+            shows_other=True,
+        )
         return CommitWithId(id, commit)
