@@ -426,15 +426,22 @@ def test_a_table_that_was_dropped_is_not_written_to() -> None:
     assert not [meta.path for meta in two.store.list("") if "snapshot" in meta.path]
 
 
-def test_a_table_that_was_created_again_is_the_new_one_for_old_handles() -> None:
-    """An old handle of a table that was dropped and created again takes the new table's columns."""
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_table_that_was_created_again_is_the_new_one_for_old_handles(is_changed: bool) -> None:
+    """An old handle of a table that was dropped and created again takes the new table's columns.
+
+    Also where the id of the new schema is that of an earlier, or of the newest schema of the old table.
+    """
     two = Two.of()
-    two.other.add_column("x", "STRING")
-    two.stale.write(pa.table({"k": [3], "v": [3], "x": ["three"]}))
+    row: dict[str, list[object]] = {"k": [3], "v": [3]}
+    if is_changed:
+        two.other.add_column("x", "STRING")
+        row["x"] = ["three"]
+    two.stale.write(pa.table(row))
     two.store.delete([meta.path for meta in two.store.list("")])
     again = Table.create(two.store, name="t", schema=pa.schema([("z", pa.int64())]))
     with pytest.raises(InvalidRequest, match="does not exist"):
-        two.stale.write(pa.table({"k": [3], "v": [3], "x": ["three"]}))
+        two.stale.write(pa.table(row))
     two.stale.write(pa.table({"z": [1]}))
     assert rows_of(again) == [(1,)]
 

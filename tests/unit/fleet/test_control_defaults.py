@@ -32,9 +32,9 @@ def test_the_settings_of_a_control_plane_are_those_of_the_design() -> None:
 def test_the_ledger_takes_as_much_memory_as_the_design_says() -> None:
     """Its memtables, its history and its lease are named; all else is as of any database."""
     text = re.search(
-        r"memtables of (\d+) MiB, (\d+) MiB of them that are not flushed, (\d+) MiB of the history of transactions, "
-        r"a lease of ([\d,]+) ms",
-        defaults_section(),
+        r"memtables of (\d+) MiB, at most (\d+) MiB of them that are not flushed, (\d+) MiB of the history "
+        r"of transactions, and a lease of ([\d,]+) ms",
+        " ".join(defaults_section().split()),
     )
     assert text is not None
     memtable_mib, unflushed_mib, history_mib, lease_ms = (int(part.replace(",", "")) for part in text.groups())
