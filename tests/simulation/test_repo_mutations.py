@@ -121,7 +121,7 @@ def rivals_are_not_expected(patch: Patch) -> None:
     replace_source(
         patch,
         write,
-        "_stage_unless",
+        "_write_decided",
         ("expected={**precondition.on_both, staged: newest}", "expected=precondition.on_both"),
     )
 
