@@ -55,7 +55,6 @@ class WritePrecondition:
         boundary: a ULID; uploads with smaller ones may be collected. None: there was no collection yet.
         on_both: record and boundary, to be expected where an address is named.
         token_prefix: of keys under the staging token.
-        decided: the row that marks that something was decided by what the branch shows.
     """
 
     record: Branch
@@ -66,6 +65,7 @@ class WritePrecondition:
 
     @property
     def decided(self) -> tuple[bytes, bytes]:
+        """The row that marks a token: something was decided by what the branch shows."""
         return self.token_prefix + DECIDED_PATH, TOMBSTONE
 
 
