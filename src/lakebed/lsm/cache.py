@@ -1,11 +1,11 @@
-"""Memory for what was read: blocks and tails of files in one bounded cache a process, single rows in another.
+"""Caches: one bounded cache of blocks and tails of files for each process, and caches of single rows.
 
-Invariants: the sum of the sizes never exceeds the setting, not even while something is put in; what is larger than the
-setting is not kept; files are immutable, so a cached block is never stale. A cached row can be, so `put` names
-the generation in which it was read, and rows read before the last `discard` are refused.
+Invariants: the sum of the sizes never exceeds the setting, not even while a value is added. A value that is larger than
+the setting is not kept. Files are immutable, so a cached block is never stale. A cached row can become stale, so `put`
+names the generation in which the row was read, and rows that were read before the last `discard` are refused.
 
-Reads take no lock: one lookup in a dictionary is atomic, a value is never changed once it is in, and a lost mark
-that it was used does no harm. Changes are made under a lock.
+Reads take no lock: one look-up in a dictionary is atomic, a value never changes once it is in the cache, and the loss
+of a mark that it was used does no harm. Changes are made under a lock.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ import numpy as np
 from lakebed.runtime import Runtime, ThreadRuntime
 
 CACHE_BYTES_MAX_DEFAULT: Final = 64 << 20
-"""Of the process's shared cache."""
+"""Size of the process's shared cache."""
 
 _ENTRY_BYTES: Final = 400
-"""What one entry costs in addition to its value: key, node of the ordered dictionary, entry, slot in its file's set."""
+"""Memory of an entry in addition to its value: key, node of the ordered dictionary, entry, slot in its file's set."""
 
 _FULL_SHARE: Final = 0.9
-"""Of the setting: from here on a cache counts as full."""
+"""Share of the setting from which on a cache counts as full."""
 
 OPEN: Final = -1
-"""The number under which a file itself is kept, open, where its blocks count from 0."""
+"""The number of the entry of an open file itself. The numbers of its blocks count from 0."""
 
 _OPEN_SHARE: Final = 0.75
-"""Of the setting: up to here open files may grow."""
+"""Share of the setting up to which open files may grow."""
 
 _SPARED_COUNT_MAX: Final = 16
-"""Open files that are passed over for a block or page before it is left out instead."""
+"""Most open files that are spared to make room for a block or page. After so many, the block or page is not kept."""
 
 _NO_NUMBERS: Final[Set[int]] = frozenset()
 
 _MET_COUNT_MIN: Final = 1024
 _MET_PER_ENTRY: Final = 2
-"""Blocks and pages remembered as read once: so many for each that is kept, 70 bytes each."""
+"""Number of blocks and pages remembered as read once, for each one that is kept. Each takes 70 bytes."""
 
 _BYTES_PER_MARK: Final = 256
-"""Of the budget for rows, for each byte that remembers a key that was read once."""
+"""Bytes of the budget for rows for each mark, which is a byte that remembers a key that was read once."""
 
 _MANY_KEYS: Final = 16
-"""Of a call; of fewer it is not noted how many are kept."""
+"""Keys of a call from which on the cache counts how many of them it has."""
 
 _FEW_OF_MANY: Final = 8
-"""Few are kept of many keys when it is less than one in so many: to ask for each and to remember it costs more."""
+"""The cache has few of many keys if it has less than one in so many. To look up and mark each key then costs more."""
 
 _POOR_CALL_COUNT: Final = 8
-"""After so many calls with few keys, and then one in so many asks."""
+"""After so many consecutive calls of which the cache had few keys, only one call in so many uses it."""
 
 _ROW_BYTES: Final = 200
-"""What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
+"""Memory of a row in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
 
 
 class Entry:
-    """A cached value; `used` since it was put in or last passed over."""
+    """A cached value. `used` says whether it was used since it was added or last passed over."""
 
     __slots__ = ("grown_bytes", "size_bytes", "used", "used_at", "value")
 
@@ -67,46 +67,51 @@ class Entry:
         self.value = value
         self.size_bytes = size_bytes
         self.grown_bytes = 0
-        """Of these, what `BlockCache.grow` added."""
+        """The part of `size_bytes` that `BlockCache.grow` added."""
         self.used = False
         self.used_at = 0
-        """How many bytes the cache had been asked to keep when the hand last found it used. An open file that was not
-        used while it was asked to keep as much as the setting makes room for blocks and pages."""
+        """Total bytes that the cache had been asked to keep when an eviction last found this entry used.
+
+        An open file may be evicted for blocks and pages once the cache has since been asked to keep as many bytes as
+        the setting.
+        """
 
 
 class BlockCache:
-    """A bounded map from (file, number) to what was decoded from there. Thread-safe.
+    """A bounded map from (file, number) to the value that was decoded from there. Thread-safe.
 
-    What was used since the hand last passed it gets a second chance; of the others the oldest goes first. Once full,
-    `wants` keeps out what was read for a single key until it is read again: most such blocks never are. Open files
-    (number `OPEN`) go when other files need their place or nothing asked for them for long, but not for blocks and
-    pages, which cost less to read again. They may grow (`grow`) while all of them take a part of the setting; when they
-    take more, because there are more of them, they lose first what they grew by.
+    Eviction is by second chance: an entry that was used since it was last passed over is passed over again, and of the
+    others the oldest is evicted first. Once the cache is full, `wants` refuses a block that was read for a single key
+    until it is read again, because most such blocks never are.
+
+    Open files (number `OPEN`) are evicted if other files need their space or if they were not used for long, but not
+    for blocks and pages, which cost less to read again. They may grow (`grow`) while all of them together take at most
+    a part of the setting. If they take more, because there are more of them, they first lose what they grew by.
 
     Args:
-        bytes_max: bound of the sum of sizes; 0 keeps nothing. What an open file takes at least (`Tail.size_bytes`) is
-            read anew for each operation where it does not fit in.
+        bytes_max: bound of the sum of sizes; 0 keeps nothing. An open file whose minimum (`Tail.size_bytes`) does not
+            fit is read anew for each operation.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
         self._bytes_max = bytes_max
         self.entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
-        """For a reader that looks something up without a call, as `get` does; only the cache changes it."""
+        """For readers that look entries up as `get` does, without a call. Only the cache changes it."""
         self._numbers: dict[str, set[int]] = {}
         self._met: dict[str, set[int]] = {}
-        """What was read lately and not kept, by file."""
+        """Numbers that were read lately and not kept, by file."""
         self._met_left = _MET_COUNT_MIN
-        """Of which so many more are remembered before all are forgotten."""
+        """How many more of these are remembered before all are forgotten."""
         self._full_bytes = bytes_max * _FULL_SHARE
         self._size_bytes = 0
         self._open_bytes = 0
-        """Of open files."""
+        """Size of all open files."""
         self._asked_bytes = 0
-        """Of all that was ever to be kept."""
+        """Total size of all values that the cache was ever asked to keep."""
         self._grown: dict[tuple[str, int], Callable[[], None]] = {}
-        """What takes back how open files grew, the longest first."""
+        """Functions that undo the growth of open files, in the order in which the files grew."""
         self.has_space = bytes_max > 0
-        """Whether it is not full: then what is read for a single key is kept with its neighbours."""
+        """Whether the cache is not full. Then a block that is read for a single key is kept with its neighbours."""
         self._lock = (runtime or ThreadRuntime()).lock()
 
     @property
@@ -116,19 +121,19 @@ class BlockCache:
 
     @property
     def size_bytes(self) -> int:
-        """Sum over what is kept; at most `bytes_max`."""
+        """Sum of the sizes of all entries; at most `bytes_max`."""
         return self._size_bytes
 
     @property
     def space_bytes(self) -> float:
-        """What fits in before it counts as full; at most 0 when it does."""
+        """Bytes that fit before the cache counts as full; 0 or less if it is full."""
         return self._full_bytes - self._size_bytes
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def get(self, file: str, number: int) -> Any | None:
-        """What is kept of a file under a number, or None. About 0.2 us."""
+        """Return the value of a file and number, or None. Cost: about 0.2 us."""
         entry = self.entries.get((file, number))
         if entry is None:
             return None
@@ -136,7 +141,7 @@ class BlockCache:
         return entry.value
 
     def put(self, file: str, number: int, value: Any, *, size_bytes: int) -> None:
-        """Keep a value, which is never None; evict others first if needed."""
+        """Add a value, which must not be None. Evict others first if needed."""
         size_bytes += _ENTRY_BYTES
         key = (file, number)
         with self._lock:
@@ -159,13 +164,14 @@ class BlockCache:
             self.has_space = self._size_bytes < self._full_bytes
 
     def grow(self, file: str, value: Any, *, size_bytes: int, take_back: Callable[[], None]) -> bool:
-        """Count more of an open file, before it grows, once.
+        """Count additional bytes of an open file before it grows. A file may grow once.
 
         Args:
-            take_back: makes it what it was before; called when its place is needed, unless it has left the cache.
+            take_back: undoes the growth. Called if the space is needed, unless the file has left the cache.
 
         Returns:
-            False when it may not grow: it is not kept, has grown, or all open files would take too large a part.
+            False if the file may not grow: it is not in the cache, has grown already, or all open files would take too
+            large a part.
         """
         key = (file, OPEN)
         with self._lock:
@@ -194,7 +200,7 @@ class BlockCache:
         self.has_space = self._size_bytes < self._full_bytes
 
     def wants(self, file: str, number: int) -> bool:
-        """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
+        """Whether to cache a block that was just read for a single key: if there is space, or at its second reading."""
         if self.has_space:
             return True
         met = self._met.get(file)
@@ -207,7 +213,7 @@ class BlockCache:
         return False
 
     def wants_each(self, file: str, numbers: Sequence[int]) -> Collection[int]:
-        """`wants` of several numbers of a file: those that it wants."""
+        """Return those of several numbers of a file for which `wants` is true."""
         if self.has_space:
             return numbers
         met = self._met.get(file)
@@ -224,17 +230,17 @@ class BlockCache:
             self._met, self._met_left = {}, max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries))
 
     def numbers_of(self, file: str) -> Set[int]:
-        """The numbers of a file under which something is kept now; what is in there may be gone the next moment."""
+        """Return the numbers of a file that are in the cache now. They may be evicted at any moment."""
         return self._numbers.get(file, _NO_NUMBERS)
 
     def forget(self, file: str) -> None:
-        """Drop all that is kept of a file."""
+        """Drop all entries of a file."""
         with self._lock:
             for number in list(self._numbers.get(file, ())):
                 self._drop((file, number))
 
     def resize(self, bytes_max: int) -> None:
-        """Change the setting; what no longer fits goes at once."""
+        """Change the setting. Entries that no longer fit are evicted at once."""
         with self._lock:
             self._bytes_max = bytes_max
             self._full_bytes = bytes_max * _FULL_SHARE
@@ -247,10 +253,11 @@ class BlockCache:
             self._shrink(0)
 
     def _make_room(self, size_bytes: int, *, is_open: bool) -> bool:
-        """Drop entries until so much fits in; False when it does not, or not without open files that are in use.
+        """Drop entries until `size_bytes` fit. Return False if they do not fit, or only without open files in use.
 
         Args:
-            is_open: whether it is an open file, for which others go that are in use, when nothing else is left.
+            is_open: whether the new value is an open file. For it, open files in use are evicted too, if nothing else
+                is left.
         """
         if size_bytes > self._bytes_max:
             return False
@@ -268,7 +275,7 @@ class BlockCache:
             elif not is_used or chances <= 0:
                 self._drop(key)
                 continue
-            chances -= 1  # others may use entries all the while
+            chances -= 1  # a bound, because other threads may use entries all the time
             self.entries.move_to_end(key)
         return True
 
@@ -288,7 +295,7 @@ class BlockCache:
         self.has_space = self._size_bytes < self._full_bytes
         file, number = key
         numbers = self._numbers.get(file)
-        if numbers is None:  # a fork, or an interrupt, came between an entry and its number
+        if numbers is None:  # a fork or an interrupt came between adding an entry and adding its number
             return
         numbers.discard(number)
         if not numbers:
@@ -298,10 +305,10 @@ class BlockCache:
 class RowCache:
     """A bounded map from key to the newest value found in files. Thread-safe.
 
-    Two generations of plain dictionaries: a read from the older moves the row to the younger. Where room is needed the
-    oldest row of the older one goes; when it has none left, the younger takes its place. So a hit costs one lookup, and
-    a row that is read again stays. While half of the budget is taken, a row is kept when it is read from files a second
-    time: most are read once, and would put out others.
+    It consists of two generations of plain dictionaries. A read from the older one moves the row to the younger one. If
+    space is needed, the oldest row of the older one is evicted; if the older one is empty, the younger one takes its
+    place. So a hit costs one look-up, and a row that is read again stays. While half of the budget is used, a row is
+    kept only when it is read from files a second time, because most rows are read once and would evict others.
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing.
@@ -311,32 +318,32 @@ class RowCache:
         self._bytes_max = bytes_max
         self._half_bytes_max = bytes_max // 2
         self.young: dict[bytes, bytes] = {}
-        """For a reader that looks a key up without a call, as `get` does; only the cache changes it."""
+        """For readers that look a key up as `get` does, without a call. Only the cache changes it."""
         self.old: dict[bytes, bytes] = {}
-        """As `young`; a key that is read from here is read by `get`, which moves it."""
+        """As `young`. If a key is found here, read it by `get`, which moves it."""
         self._young_bytes = 0
         self._old_bytes = 0
         self._doomed: list[bytes] = []
-        """The keys of `old`, of which some may have left it, the oldest last."""
+        """The keys of `old`, the oldest last. Some may have left `old`."""
         self._marks = bytearray(max(1, bytes_max // _BYTES_PER_MARK))
-        """Of keys that were read and not kept, a byte of the hash, at the place that the others say."""
+        """Marks of keys that were read and not kept: one byte of the hash, at the index that its other bytes give."""
         self._poor_call_count = 0
-        """Calls of many keys in a row of which few were here; a lost one does no harm."""
+        """Consecutive calls with many keys of which few were here. A lost update does no harm."""
         self._generation = 0
         self._lock = (runtime or ThreadRuntime()).lock()
 
     @property
     def generation(self) -> int:
-        """Counts `discard` and `clear`: read it before reading files, hand it to `put` afterwards."""
+        """The count of `discard` and `clear` calls. Read it before reading files, and pass it to `put` afterwards."""
         return self._generation
 
     @property
     def size_bytes(self) -> int:
-        """Sum over what is kept; at most the setting."""
+        """Sum of the sizes of all rows; at most the setting."""
         return self._young_bytes + self._old_bytes
 
     def get(self, key: bytes) -> bytes | None:
-        """The value kept for a key, or None. About 0.1 us for one that was read lately."""
+        """Return the value of a key, or None. Cost: about 0.1 us for a key that was read lately."""
         value = self.young.get(key)
         if value is None and key in self.old:
             return self._promote(key)
@@ -346,7 +353,7 @@ class RowCache:
         return key in self.young or key in self.old
 
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        """The values kept of some keys. Cost: about 0.1 us a key, more of one in a hundred that moves."""
+        """Return the values of those keys that are in the cache. Cost: about 0.1 us for each key, more if it moves."""
         values: dict[bytes, bytes] = {}
         young, old = self.young, self.old
         if not young.keys().isdisjoint(keys):
@@ -360,9 +367,9 @@ class RowCache:
         return values
 
     def is_passed_by(self) -> bool:
-        """Whether a call of many keys neither asks nor fills it, because while half of it is taken it has few of them.
+        """Whether a call with many keys should not use the cache, because it is half full and had few of such keys.
 
-        One call in eight does, so that it is noticed when others are asked for.
+        One call in eight still uses it, to detect that other keys are read now.
         """
         if self._poor_call_count < _POOR_CALL_COUNT or self._young_bytes + self._old_bytes < self._half_bytes_max:
             return False
@@ -370,9 +377,9 @@ class RowCache:
         return self._poor_call_count % _POOR_CALL_COUNT != 0
 
     def put(self, key: bytes, value: bytes, *, generation: int) -> None:
-        """Keep a value; nothing happens when rows were discarded since `generation`, for it may be one of them.
+        """Add a value. Do nothing if rows were discarded since `generation`, because the value may be one of them.
 
-        Nor, while half of the budget is taken, at the first reading of a key.
+        Also do nothing at the first reading of a key, while half of the budget is used.
         """
         if self._young_bytes + self._old_bytes >= self._half_bytes_max and not self._wants(key):
             return
@@ -381,7 +388,7 @@ class RowCache:
                 self._add(key, value)
 
     def put_each(self, rows: Mapping[bytes, bytes], *, generation: int) -> None:
-        """`put` of the rows of several keys. Cost: about 0.1 us a key, and 0.7 us for each that is kept."""
+        """As `put`, for several rows. Cost: about 0.1 us for each key, and 0.7 us for each that is kept."""
         space_bytes = self._half_bytes_max - self._young_bytes - self._old_bytes
         keys = list(rows)
         if space_bytes <= 0:
@@ -392,7 +399,7 @@ class RowCache:
                     self._add(key, rows[key])
 
     def _wants_each(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of some keys that `_wants`."""
+        """Return those of some keys for which `_wants` is true."""
         hashes, met = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
         places, marks = hashes % len(met), (hashes >> 56 & 0xFF).astype(np.uint8)
         wanted = (met.take(places) == marks).nonzero()[0].tolist()
@@ -400,9 +407,9 @@ class RowCache:
         return list(map(keys.__getitem__, wanted))
 
     def _wants(self, key: bytes) -> bool:
-        """Whether to keep the row of a key: at its second reading, unless another has its place since the first.
+        """Whether to keep the row of a key: at its second reading, unless another key has overwritten its mark.
 
-        Takes no lock, for a lost mark does no harm, nor does one that another key left.
+        Takes no lock, because a lost mark, or the mark of another key, does no harm.
         """
         key_hash, marks = hash(key), self._marks
         place, mark = key_hash % len(marks), key_hash >> 56 & 0xFF
@@ -412,7 +419,7 @@ class RowCache:
         return False
 
     def discard(self, keys: Collection[bytes]) -> None:
-        """Drop rows whose keys were written to; values read before now can no longer be put in."""
+        """Drop rows whose keys were written. Values that were read before this call can no longer be added."""
         with self._lock:
             self._generation += 1
             self._young_bytes -= _discard(self.young, keys)
@@ -429,7 +436,7 @@ class RowCache:
         with self._lock:
             value = self.old.get(key)
             if value is None:
-                return self.young.get(key)  # another thread moved it
+                return self.young.get(key)  # another thread has moved it
             self._add(key, value)
             return value
 
@@ -447,7 +454,7 @@ class RowCache:
         self._young_bytes += size_bytes
 
     def _evict(self) -> None:
-        """Drop the oldest row of `old`; where it has none, the rows of `young` take their place."""
+        """Drop the oldest row of `old`. If `old` is empty, `young` takes its place."""
         while self._doomed:
             key = self._doomed.pop()
             if (value := self.old.pop(key, None)) is not None:
@@ -463,7 +470,7 @@ def _row_bytes(key: bytes, value: bytes) -> int:
 
 
 def _discard(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
-    """Drop keys from rows, whichever are fewer deciding the order; the bytes that went."""
+    """Drop keys from rows, and return the bytes dropped. Iterate over the keys or the rows, whichever are fewer."""
     if not rows:
         return 0
     doomed = [key for key in keys if key in rows] if len(keys) < len(rows) else list(rows.keys() & set(keys))
@@ -474,10 +481,10 @@ _SHARED: Final = BlockCache()
 
 
 def block_cache() -> BlockCache:
-    """The cache of this process, used wherever no other is given."""
+    """Return the cache of this process, which is used if no other is given."""
     return _SHARED
 
 
 def set_shared_cache_bytes(bytes_max: int) -> None:
-    """Resize the cache of this process; by default it holds `CACHE_BYTES_MAX_DEFAULT`."""
+    """Resize the cache of this process. Its default size is `CACHE_BYTES_MAX_DEFAULT`."""
     _SHARED.resize(bytes_max)

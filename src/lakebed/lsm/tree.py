@@ -1,25 +1,25 @@
-"""The tree: what is in memory, what is in files, and the steps from the one to the other.
+"""The tree: the memtables, the set of files, and the steps that move rows from memory to files.
 
 Owns: the active memtable, the waiting ones, the set of files shown, the cache of single rows, and the history of
-flushed memtables that open transactions are checked against. Rows are written by the store above: it takes `Tree.lock`,
-writes to `Tree.active`, and calls `Tree.rotate`. Everything else is a step that any thread may run.
+flushed memtables, with which open transactions are checked. The store above writes rows: it takes `Tree.lock`, writes
+to `Tree.active`, and calls `Tree.rotate`. Everything else is a step that any thread may run.
 
-Locks, each taken before those that stand after it: the turn of a flush or compaction (one runs, others wait), the turn
-of a publication, `lock` (short: memory only). The turns are held across requests, `lock` never.
+Locks, in the order in which they are taken: the turn of a flush or compaction (one runs, others wait), the turn of a
+publication, and `lock` (short: memory only). The turns are held across requests, `lock` never.
 
 Invariants:
-- A memtable leaves `waiting` in the same moment in which the set with its file is shown, and the set was published
-  before that. Sets are published and shown in one turn, so an older one never follows a newer one.
-- A failed step leaves everything as it was. A memtable's file is written once: when publishing it failed, the next try
-  publishes the same file, so that no second file of its rows can become visible.
-- *Row cache.* A cached value is what a read of its key in the files shown would find; values with a TTL are never
-  cached. Every insert comes from reading the files of one set, with the cache's generation as of the showing of that
-  set. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
-  generation: a late reader of older files is refused from then on, and as long as the memtable has not left `waiting`
-  its rows hide the cache. A view, which asks for the rows of one moment, takes cached ones only while the generation is
+- A memtable leaves `waiting` at the moment at which the set with its file is shown, and the set was published before
+  that. Sets are published and shown in one turn, so an older one never follows a newer one.
+- A failed step leaves everything unchanged. A memtable's file is written once: if publishing it failed, the next
+  attempt publishes the same file, so that no second file of its rows can become visible.
+- *Row cache.* A cached value equals the result of reading its key in the files shown. Values with a TTL are never
+  cached. Every insert comes from reading the files of one set, and names the generation that the cache had when that
+  set was shown. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
+  generation. From then on inserts by a late reader of older files are refused, and until the memtable leaves `waiting`
+  its rows hide the cache. A view reads the rows of one moment, so it takes cached ones only while the generation is
   that of its set. A set of unknown origin empties the cache in the same way. Compaction changes no value.
-- A read looks through the active memtable, the waiting ones, cache and files in this order, while rows only ever move
-  in that direction: it misses none that was written before it began.
+- A read searches the active memtable, the waiting ones, the cache and the files in this order, and rows only ever move
+  in the same direction. So it misses no row that was written before it began.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COMPACTION_TRIES_MAX: Final = 3
 
 
 class TreeOptions(Protocol):
-    """The settings that a tree reads; `lakebed.kv.options.DatabaseOptions` has them and says what each costs."""
+    """The settings that a tree reads. `lakebed.kv.options.DatabaseOptions` has them and states the cost of each."""
 
     @property
     def l0_compaction_count(self) -> int:
@@ -79,7 +79,7 @@ class TreeOptions(Protocol):
 
 
 class _Waiting:
-    """A memtable on its way to a file. Changed only in the turn of a flush."""
+    """A memtable that waits for its flush. Changed only in the turn of a flush."""
 
     __slots__ = ("file", "is_written", "memtable", "token", "writer")
 
@@ -87,14 +87,14 @@ class _Waiting:
         self.memtable = memtable
         self.token = token
         self.writer: FileWriter | None = None
-        """Its encoded file, while it is not known to be durable."""
+        """The encoded file, until it is known to be durable."""
         self.is_written = False
         self.file: FileMeta | None = None
-        """Once it is written; None when nothing had to be kept."""
+        """The file, once it is written; None: not written yet, or no row had to be kept."""
 
 
 class _Shown:
-    """What readers below the active memtable see, all of one moment. Immutable, but for what is kept of it."""
+    """Everything that readers see below the active memtable, as of one moment. Immutable, except for cached results."""
 
     __slots__ = (
         "ask_first",
@@ -113,38 +113,39 @@ class _Shown:
         self, waiting: tuple[_Waiting, ...], file_set: FileSet, files_view: View, rows_generation: int
     ) -> None:
         self.waiting = waiting
-        """Newest first."""
+        """The waiting memtables, newest first."""
         self.memtables = tuple(entry.memtable for entry in waiting)
         self.file_set = file_set
         self.files_view = files_view
-        """The files alone."""
+        """A view of the files only."""
         self.rows_generation = rows_generation
-        """Of the row cache, when the set was shown."""
+        """The generation of the row cache when the set was shown."""
         self.is_asked = False
-        """Whether `View.filters` of the files was asked, which is once all of them were read."""
+        """Whether `View.filters` of the files was called, which happens once all of them were read."""
         self.find_level: Callable[[bytes], tuple[int, int] | None] | None = None
-        """Of these filters, if there are some (`make_finder`)."""
+        """The finder over these filters, if there are some (`make_finder`)."""
         self.ask_first: Callable[[bytes], tuple[int, int] | None] | None = None
-        """`find_level`, while no memtable waits and the last key that was asked for was denied: the next one is likely
-        to be, too. Then it is called before the cache of rows is asked, which has no key that it denies."""
+        """`find_level`, while no memtable waits and the filters excluded the last key; the next key is then likely to
+        be absent too. It is called before the row cache, which has no key that the filters exclude."""
         self.newest: View | None = None
-        """The last view of everything, given again while nothing is written."""
+        """The last view of everything. It is returned again as long as nothing is written."""
         self.has_operands = any(file.merge_count for file in file_set.files())
-        """Then a value may be combined of rows of which one has a TTL that is not known here: none is cached."""
+        """Whether the files have operands. Then a value may be combined from rows of which one has a TTL that is not
+        known here, so no value is cached."""
 
 
 class Tree:
     """Memtables over a set of files.
 
     Args:
-        files: where the files are; their environment is the tree's.
-        file_set: the newest version's, published.
-        first_sequence: of the next row that is written.
+        files: the store of the files. The tree uses its environment.
+        file_set: the files of the newest version, published.
+        first_sequence: sequence of the next row that is written.
         options: limits and sizes.
         operator: combines operands; None: the store has none.
-        retain_since_sequence: keep every version with a larger sequence, and of the others the newest, in flushes and
-            compactions; None: keep no history. May be moved forward at any time.
-        recovered: memtables with their tokens that wait to be flushed, oldest first.
+        retain_since_sequence: in flushes and compactions, keep every version with a larger sequence, and of the other
+            versions the newest; None: keep no history. It may be moved forward at any time.
+        recovered: memtables that wait to be flushed, with their tokens, oldest first.
     """
 
     def __init__(
@@ -175,11 +176,11 @@ class Tree:
         self._compaction_turn = runtime.lock()
         self._publication_turn = runtime.lock()
         self.lock = runtime.lock()
-        """Taken to write rows, to rotate, or to read several facts of one moment. Held for a short time; no
-        requests."""
+        """Taken to write rows, to rotate, or to read several facts of one moment. It is held for a short time, and
+        never during a request."""
         self._rows = RowCache(options.row_cache_bytes, runtime=runtime)
         self.active = Memtable(first_sequence)
-        """Where rows are written, under `lock`."""
+        """The memtable into which rows are written, under `lock`."""
         waiting = tuple(_Waiting(memtable, token) for memtable, token in reversed(recovered))
         if waiting and waiting[0].memtable.last_sequence >= first_sequence:
             raise InternalError(f"rows were recovered beyond sequence {first_sequence - 1}")
@@ -191,23 +192,23 @@ class Tree:
         self._history_holds: Counter[int] = Counter()
         self._history_from = waiting[-1].memtable.first_sequence - 1 if waiting else first_sequence - 1
         self.taken_back_through = 0
-        """What was read at a smaller sequence may have shown rows that were taken back since."""
+        """A read at a smaller sequence may have shown rows that were taken back since."""
 
-    # ---- what is there
+    # ---- state
 
     @property
     def file_set(self) -> FileSet:
-        """The set of files that reads see: the very object that the publisher returned."""
+        """The set of files that reads see. It is the object that the publisher returned."""
         return self._shown.file_set
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest row that was ever written."""
+        """Sequence of the newest row that was ever written."""
         return self.active.last_sequence
 
     @property
     def waiting_count(self) -> int:
-        """Memtables that wait to be flushed."""
+        """Number of memtables that wait to be flushed."""
         return len(self._shown.waiting)
 
     @property
@@ -223,7 +224,7 @@ class Tree:
     # ---- reading
 
     def latest(self, key: bytes) -> bytes | None:
-        """The newest value of a key; None when it has none. Takes no lock of the tree.
+        """Return the newest value of a key; None if it has none. Takes no lock of the tree.
 
         Raises:
             Corruption: a file is damaged or gone.
@@ -263,13 +264,13 @@ class Tree:
         return memtable.values[row]
 
     def _latest_special(self, key: bytes, memtable: Memtable, row: int) -> bytes | None:
-        """From a row that has a TTL, or is an operand."""
+        """As `latest`, from a row that has a TTL or is an operand."""
         kind, expires_at_ms = memtable.special[row]
         if kind == _PUT:
             is_there = expires_at_ms is None or self._environment.clock.now_ms() < expires_at_ms
             return memtable.values[row] if is_there else None
         shown, active = self._shown, self.active
-        while self._shown is not shown:  # of one moment: an operand that is also in a file would count twice
+        while self._shown is not shown:  # all of one moment: an operand that is also in a file would count twice
             shown, active = self._shown, self.active
         memtables = shown.memtables if active in shown.memtables else (active, *shown.memtables)
         try:
@@ -281,7 +282,7 @@ class Tree:
     def _latest_in_files(
         self, key: bytes, shown: _Shown, key_hash: int | None = None, first_level: int = 0
     ) -> bytes | None:
-        """From the older part of the cache of rows, or from files, with what their filters said as for `find_value`."""
+        """As `latest`, from the older part of the row cache, or from files; results of filters as for `find_value`."""
         rows, view = self._rows, shown.files_view
         if key in rows.old and (value := rows.get(key)) is not None:
             return value
@@ -307,20 +308,21 @@ class Tree:
         return answer
 
     def _check_outdated(self, shown: _Shown, error: NotFound) -> None:
-        """Return when another set has been shown since: the missing file may not be part of it."""
+        """Return if another set has been shown since, of which the missing file may not be part; otherwise raise."""
         if self._shown.file_set == shown.file_set:
             raise Corruption(
                 f"A file of the newest version is gone: {error}", kind="file_missing", **error.facts
             ) from error
 
     def view(self, *, sequence: int | None = None) -> View:
-        """Everything written so far, or as of a sequence, to be read as often as one likes. Takes `lock`.
+        """Return the state of now, or as of a sequence, to read it any number of times. Takes `lock`.
 
         Args:
-            sequence: the newest that counts; at least `retain_since_sequence`, at most `last_sequence`. None: the last.
+            sequence: the newest visible sequence; at least `retain_since_sequence`, at most `last_sequence`. None: the
+                last.
 
         Raises:
-            InvalidRequest: kind ``sequence_out_of_range``; the tree has no such state yet, or does not keep it.
+            InvalidRequest: kind ``sequence_out_of_range``; the tree does not have this state yet, or does not keep it.
         """
         with self.lock:
             if sequence is None:
@@ -343,7 +345,7 @@ class Tree:
         """As `view` without a sequence, for a caller that holds `lock`.
 
         Args:
-            through: of the rows that are in no file yet, the newest sequence that counts; None: all.
+            through: the newest visible sequence of the rows that are in no file yet; None: all.
         """
         shown, active = self._shown, self.active
         sequence, newest = active.last_sequence, shown.newest
@@ -384,20 +386,21 @@ class Tree:
     # ---- from memory to files
 
     def rotate(self, token: object) -> None:
-        """Put the active memtable among the waiting ones and begin a new one; nothing when it is empty.
+        """Put the active memtable among the waiting ones, and begin a new one. Do nothing if it is empty.
 
-        The caller holds `lock`. `token` goes to `VersionPublisher.publish_flush` with the memtable.
+        The caller holds `lock`. `token` is passed to `VersionPublisher.publish_flush` with the memtable.
         """
         full = self.active
         if full.is_empty:
             return
         shown = self._shown
-        # First where readers look second: at no moment are the rows in neither place.
+        # Readers look at the active memtable first, so the rows are added to the waiting ones first: they are never
+        # missing from both.
         now_shown = _Shown(
             (_Waiting(full, token), *shown.waiting), shown.file_set, shown.files_view, shown.rows_generation
         )
         waiting_bytes, active = self._waiting_bytes + full.size_bytes, Memtable(full.last_sequence + 1)
-        # No call between: a thread that is interrupted (Ctrl-C) has done all of it, or nothing.
+        # No call in between: a thread that is interrupted (Ctrl-C) has done all of it, or nothing.
         self._shown, self._waiting_bytes, self.active = now_shown, waiting_bytes, active
 
     def begin_after_loss(self) -> None:
@@ -410,12 +413,13 @@ class Tree:
         self.taken_back_through = self.last_sequence
 
     def flush_once(self) -> bool:
-        """Bring the oldest waiting memtable into a file and publish it; False when none waits.
+        """Write the oldest waiting memtable into a file and publish it. Return False if none waits.
 
         Raises:
-            Unavailable, OutcomeUnknown: nothing changed here; call again.
+            Unavailable, OutcomeUnknown: nothing changed here. Call again.
             Fenced, InvalidRequest: as `VersionPublisher.publish_flush`.
-        Cost: 1 PUT for the file, and what publishing costs.
+
+        Cost: 1 PUT for the file, and the cost of publishing.
         """
         with self._flush_turn:
             waiting = self._shown.waiting
@@ -438,9 +442,9 @@ class Tree:
         return True
 
     def _write(self, waiting: _Waiting) -> None:
-        """Make a memtable's file durable, once; after an error the same file is tried again.
+        """Make a memtable's file durable once. After an error the next attempt puts the same file.
 
-        But one that could not be synced is written anew: a second sync would succeed, though bytes are lost.
+        A file that could not be synced is written anew, because a second sync would succeed although bytes are lost.
         """
         if waiting.is_written:
             return
@@ -463,14 +467,14 @@ class Tree:
         waiting.is_written = True
 
     def _show(self, file_set: FileSet, *, waiting: tuple[_Waiting, ...]) -> None:
-        """The caller holds `lock`, has the turn of publication, and has cleared the cache as the change needs."""
+        """Show a set. The caller holds `lock` and the turn of publication, and has cleared the cache as needed."""
         self.generation += file_set != self._shown.file_set
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
 
     def poll_once(self) -> bool:
-        """Show a set that another process published; False if it is the one that is shown already.
+        """Show a set that another process published. Return False if it is shown already.
 
-        Raises `Fenced` and whatever else `VersionPublisher.publish_refresh` raises. Cost: what that costs.
+        Raises `Fenced`, and as `VersionPublisher.publish_refresh`, which determines the cost.
         """
         with self._publication_turn:
             file_set = self._publisher.publish_refresh()
@@ -479,7 +483,7 @@ class Tree:
             if is_other:
                 self._rows.clear()
             with self.lock:
-                # Also when the files are the same: the publisher knows its sets, and what pins them, by identity.
+                # Even if the files are the same: the publisher identifies its sets, and their pins, by object identity.
                 self._show(file_set, waiting=self._shown.waiting)
             self._files.forget_replaced(before, self._shown.file_set)
         return is_other
@@ -487,7 +491,7 @@ class Tree:
     # ---- compaction
 
     def compact_once(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Plan one compaction, run it and publish it; False when nothing needs to be merged.
+        """Plan one compaction, run it and publish it. Return False if nothing needs to be merged.
 
         Args:
             progress: called now and then with the rows read and the bytes written so far.
@@ -501,7 +505,7 @@ class Tree:
             return self._compact(self._plan, progress) is not None
 
     def compact_full(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Merge all files into one run, all written anew; False when there are none. Arguments, errors as before."""
+        """Rewrite all files into one run; False if there are none. Arguments and errors as `compact_once`."""
         with self._compaction_turn:
             task = self._compact(plan_full, progress)
             if task is None:
@@ -517,12 +521,12 @@ class Tree:
         plan: Callable[[FileSet], CompactionTask | None],
         progress: Callable[[int, int], None] | None,
     ) -> CompactionTask | None:
-        """Run what is planned for the set shown; the task that was published, None when there is nothing to do."""
+        """Run the plan for the set shown. Return the task that was published; None if there is nothing to do."""
         for _ in range(_COMPACTION_TRIES_MAX - 1):
             try:
                 return self._plan_and_run(plan, progress)
             except Conflict:
-                self.poll_once()  # the inputs were removed: see what is there now
+                self.poll_once()  # another process removed the inputs: get the newest set
         return self._plan_and_run(plan, progress)
 
     def _plan_and_run(
@@ -568,7 +572,7 @@ class Tree:
     def surely_is(self, key: bytes, value: bytes | None) -> bool:
         """Whether memory alone shows that a key has this value (None: no value), without a TTL.
 
-        False means that only a read can tell. Cost: as `latest` from memory.
+        False means that a read is needed to know. Cost: as `latest` from memory.
         """
         shown = self._shown
         for memtable in (self.active, *shown.memtables):
@@ -580,7 +584,7 @@ class Tree:
         return self._rows.get(key) == value
 
     def hold_history(self, since: int) -> None:
-        """Keep what is written after sequence `since` in memory, within the limit, until `release_history`."""
+        """Keep rows written after sequence `since` in memory, within the limit, until `release_history`."""
         self._history_holds[since] += 1
 
     def release_history(self, since: int) -> None:
@@ -605,10 +609,10 @@ class Tree:
             self._history = self._history[:kept]
 
     def memtables_since(self, sequence: int) -> list[Memtable]:
-        """All memtables with rows of larger sequences, newest first, flushed ones included.
+        """Return all memtables with rows of larger sequences, newest first, including flushed ones.
 
         Raises:
-            Conflict: some of them are not in memory any more; kind ``history_gone``.
+            Conflict: kind ``history_gone``; some of them are not in memory any more.
         """
         if sequence < self.taken_back_through:
             raise Conflict(

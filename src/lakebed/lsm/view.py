@@ -1,11 +1,11 @@
 """The read path: one state of the data, over memtables and files.
 
-Owns: which sources can have a key or a range, asking them from the newest to the oldest, and the choice between the
-ways to merge them. Invariants: a view does not change: of its newest memtable, which may still grow, only rows up to
-the view's sequence are read; time is taken once, when a read begins; of two sources, the first has the newer rows of
-every key.
+Owns: the choice of the sources that can have a key or a range, their order from the newest to the oldest, and the
+choice between the ways to merge them.
 
-A missing file raises `NotFound`.
+Invariants: a view does not change. Its newest memtable may still grow, but only rows up to the view's sequence are
+read. The time is taken once, when a read begins. Of two sources, the first has the newer rows of every key. A missing
+file raises `NotFound`.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
 
 SHORT_SCAN_ROWS: Final = 480
-"""Rows that a scan takes by single pages where it begins, about, before it goes on by batches."""
+"""Approximate number of rows that a scan reads by single pages at its beginning, before it continues by batches."""
 
 SCAN_BYTES: Final = 8 << 20
 """Bytes that all files of a scan together read ahead."""
 
 WINDOW_BYTES: Final = 2 << 20
-"""Bytes of all sources that are merged at once: what fits a processor's cache is merged faster, too."""
+"""Bytes of all sources that are merged at once. Data that fits into a processor's cache is merged faster."""
 
 SLICE_ROW_COUNT: Final = 512
-"""Rows of the first slice of a memtable that a scan takes; each further one is four times as large."""
+"""Rows in the first slice of a memtable that a scan takes. Each further slice is four times as large."""
 
 LIMITED_ROWS_MAX: Final = 128
-"""Rows that the first step of a scan with a limit takes at once: more leave the processor's cache."""
+"""Most rows in the first step of a scan with a limit. More rows would not stay in the processor's cache."""
 
 _FILES_ASKED_MAX: Final = 1024
-"""Most files whose filters are asked before anything else: each takes about 2 KB for it, whatever the cache keeps."""
+"""Most files whose filters are asked before anything else. This takes about 2 KB for each, in addition to the cache."""
 
 PUT: Final = int(Kind.PUT)
 MERGE: Final = int(Kind.MERGE)
@@ -80,28 +80,28 @@ class Level:
     def __init__(self, files: Sequence[FileMeta]) -> None:
         self.files = files
         self.only: FileReader | None = None
-        """The handle of a file that is alone, once it was asked for."""
+        """The handle of the only file of the level, once it was requested."""
         self.visible_from = max([file.min_sequence for file in files], default=0)
-        """From this sequence on something is visible of each of the files."""
+        """From this sequence on, each of the files has visible rows."""
         self.last_keys = [file.last_key for file in files]
-        """Of each file."""
+        """The last key of each file."""
         self._readers: list[FileReader | None] = [None] * len(files)
 
     def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
-        """The handle of the file whose range includes a key. Cost: a bisection."""
+        """Return the handle of the file whose range includes a key, or None. Cost: a bisection."""
         at = bisect_left(self.last_keys, key)
         if at == len(self.last_keys) or self.files[at].first_key > key:
             return None
         return self.reader(at, files)
 
     def open_tail(self, at: int, entries: Mapping[tuple[str, int], Entry]) -> Tail | None:
-        """What the cache has of a file; None if it was not read yet, or is not kept."""
+        """Return the tail of a file from the cache; None if it was not read yet, or is not in the cache."""
         reader = self._readers[at]
         entry = None if reader is None else entries.get(reader.tail_key)
         return None if entry is None else entry.value
 
     def lie_apart(self, keys: Sequence[bytes]) -> bool:
-        """Whether the first and the last of some keys say that they are no neighbours here (`FileReader.lie_apart`)."""
+        """Whether the first and the last of some keys are not neighbours in this level (`FileReader.lie_apart`)."""
         at = bisect_left(self.last_keys, keys[0])
         if at != bisect_left(self.last_keys, keys[-1]) or at == len(self.files):
             return True
@@ -109,7 +109,7 @@ class Level:
         return reader is not None and reader.lie_apart(keys)
 
     def reader(self, at: int, files: FileStore) -> FileReader:
-        """The handle of a file by its place."""
+        """Return the handle of a file by its index."""
         reader = self._readers[at]
         if reader is None:
             self._readers[at] = reader = files.reader(self.files[at])
@@ -118,9 +118,9 @@ class Level:
         return reader
 
     def of_keys(self, keys: Sequence[bytes], files: FileStore) -> Iterable[tuple[FileReader, int, int]]:
-        """Files whose ranges include some of the sorted keys, with the range [low, high) of these keys' positions.
+        """Return files whose ranges include some of the sorted keys, with the range [low, high) of these keys' indices.
 
-        A file that is alone is given all keys, whatever their order, if its range includes one of them.
+        The only file of a level is returned with all keys, in any order, if its range includes one of them.
         """
         if len(self.files) > 1:
             return self._of_sorted_keys(keys, files)
@@ -143,14 +143,14 @@ class Level:
                 yield self.reader(at, files), first, low
 
     def of_range(self, start: bytes | None, end: bytes | None) -> Sequence[FileMeta]:
-        """Files that overlap [start, end), in the order of their keys."""
+        """Return the files that overlap [start, end), in the order of their keys."""
         low = 0 if start is None else bisect_left(self.last_keys, start)
         high = len(self.files) if end is None else bisect_left(self.files, end, low, key=lambda file: file.first_key)
         return self.files[low:high]
 
 
 class Levels(list[Level]):
-    """The levels of a set, newest first; views of the set share them."""
+    """The levels of a set, newest first. Views of the set share them."""
 
     __slots__ = ("_are_neighbours", "_awaited", "_filter", "_full_call_count", "_is_asked", "_was_asked")
 
@@ -158,15 +158,15 @@ class Levels(list[Level]):
         super().__init__(levels)
         self._filter: LevelsFilter | None = None
         self._was_asked = False
-        """Whether it was asked for a filter: a view that is asked once need not make it."""
+        """Whether a filter was requested before: a view that is used once need not make it."""
         self._is_asked = False
-        """Whether `filters` was, which is once all files were read."""
+        """Whether `filters` was requested, which happens once all files were read."""
         self._full_call_count = 0
-        """Calls of many keys in a row of which nearly all were found; a lost one does no harm."""
+        """Consecutive calls with many keys in which nearly all keys were found. A lost update does no harm."""
         self._are_neighbours = False
-        """Whether those of the last call that `lie_apart` was asked of may be; a lost one does no harm."""
+        """Whether the keys of the last call of `lie_apart` may be neighbours. A lost update does no harm."""
         self._awaited: tuple[Level, int] | None = None
-        """The first file that was not open when `filters` was asked: while it is not, the others need not be tried."""
+        """The first file that was not open when `filters` was called. Until it is open, others need not be tried."""
 
     def filters(
         self, entries: Mapping[tuple[str, int], Entry]
@@ -191,9 +191,9 @@ class Levels(list[Level]):
         return filters
 
     def find_filter(self, keys: Sequence[bytes], entries: Mapping[tuple[str, int], Entry]) -> LevelsFilter | None:
-        """What says of keys together which levels may have them; None where each file is to be asked.
+        """Return the filter that finds for keys together which levels may have them; None: ask each file.
 
-        So it is for few keys, where these and those before may be neighbours, where nearly all keys of the last calls
+        It is None for few keys, if these and the previous keys may be neighbours, if nearly all keys of the last calls
         were in the only level, and until there are `filters`.
         """
         if len(keys) < FEW_KEYS or self.are_likely(keys):
@@ -210,32 +210,33 @@ class Levels(list[Level]):
         return None if self._are_neighbours and not self.lie_apart(keys) else self._filter
 
     def lie_apart(self, keys: Sequence[bytes]) -> bool:
-        """Whether some keys are no neighbours in the last level; that is the guess for the next call, too.
+        """Whether some keys are not neighbours in the last level. This is also the guess for the next call.
 
-        It takes as long as a search in a file, so it is asked where many keys pass the filters, or may be neighbours.
+        It takes as long as a search in a file, so it is called only if many keys pass the filters or may be neighbours.
         """
         self._are_neighbours = not self[-1].lie_apart(keys)
         return not self._are_neighbours
 
     def are_likely(self, keys: Sequence[bytes]) -> bool:
-        """Whether some keys are many, and nearly all of those of the last calls were in the only level."""
+        """Whether there are many keys, and nearly all keys of the last calls were in the only level."""
         return self._full_call_count >= FULL_CALL_COUNT and len(self) == 1 and len(keys) >= FEW_KEYS
 
     def note_absent(self, absent_count: int, count: int) -> None:
-        """Note of how many keys of a call some were nowhere."""
+        """Record how many of the keys of a call were not found."""
         self._full_call_count = 0 if FEW_ABSENT * absent_count > count else self._full_call_count + 1
 
 
 def levels_of(file_set: FileSet) -> Levels:
-    """The levels of a set, newest first. Cost: O(files); views of one set share them."""
+    """Return the levels of a set, newest first. Views of one set share them. Cost: O(files)."""
     return Levels([*(Level((file,)) for file in file_set.l0), *(Level(run.files) for run in file_set.runs)])
 
 
 class Ends:
-    """The moment of a view whose time stands still, and when the first of the values that it showed ends.
+    """The fixed time of a view, and the earliest expiry among the values that the view has shown.
 
     Attributes:
-        first_ms: Unix time in milliseconds, UTC, after the moment; None: no value that was read ends.
+        first_ms: the earliest expiry, Unix time in milliseconds, UTC, after the fixed time; None: no value that was
+            read expires.
     """
 
     __slots__ = ("_now_ms", "first_ms")
@@ -245,11 +246,11 @@ class Ends:
         self.first_ms: int | None = None
 
     def now_ms(self) -> int:
-        """The moment: Unix time in milliseconds, UTC."""
+        """The fixed time: Unix time in milliseconds, UTC."""
         return self._now_ms
 
     def note(self, end_ms: int | None) -> None:
-        """Note the end of a row that was read; None: it has none."""
+        """Record the expiry of a row that was read; None: it does not expire."""
         if end_ms is not None and end_ms > self._now_ms and (self.first_ms is None or end_ms < self.first_ms):
             self.first_ms = end_ms
 
@@ -259,14 +260,14 @@ class View:
 
     Args:
         memtables: newest first.
-        file_set: files below them.
-        sequence: newest sequence that counts, inclusive; None: all.
+        file_set: the files, which have older rows.
+        sequence: newest visible sequence, inclusive; None: all.
         operator: combines operands; None: the store has none.
-        environment: its clock says what has ended.
-        files: where the files are.
-        levels: `levels` of another view of the same set, and of the same `files`, which saves making them.
-        cached_rows: a cache of what keys without a row in `memtables` read as in all of the files, with its
-            generation of which that is true; None: none.
+        environment: its clock decides what has expired.
+        files: the store of the files.
+        levels: `levels` of another view of the same set and the same `files`, which need not be made again.
+        cached_rows: a cache of the values in all files, of keys without a row in `memtables`, and the generation of the
+            cache for which this is true; None: no cache.
     """
 
     __slots__ = (
@@ -306,20 +307,23 @@ class View:
         self._ends: Ends | None = None
 
     def noting(self, ends: Ends) -> View:
-        """The same at one moment, whose reads note when values end, also below those that are shown. For one thread."""
+        """Return this view at a fixed time. Its reads record in `ends` when values expire, also values below operands.
+
+        For one thread.
+        """
         view = copy(self)
         view._clock = view._ends = ends
         return view
 
     @property
     def levels(self) -> Levels:
-        """The files, arranged for finding those that can have a key; made when first asked for."""
+        """The files, arranged to find those that can have a key. Made on first use."""
         if self._levels is None:
             self._levels = levels_of(self.file_set)
         return self._levels
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when it has none. As `get_row`."""
+        """Return the value of a key; None if it has none. As `get_row`."""
         for memtable in self.memtables:
             if key in memtable.index:
                 break
@@ -331,14 +335,14 @@ class View:
         return None if row is None else row.value
 
     def get_row(self, key: bytes) -> Row | None:
-        """The value of a key as a row: with the newest row's sequence; None when it has none.
+        """Return the value of a key as a row, with the newest row's sequence; None if it has none.
 
         Raises:
             NotFound: a file is gone.
             Corruption: a file is damaged.
             InvalidRequest: the operands of the key cannot be combined.
-        Cost: in memory 1 us. In files, one bisection a level and a question to each filter; 1 GET for the block, none
-            when it is cached; with operands, one for each file that has some.
+        Cost: in memory 1 us. In files, one bisection for each level and one check of each filter; 1 GET for the block,
+            none if it is cached; with operands, 1 GET for each file that has some.
         """
         sequence = self.sequence
         versions: list[Row] = []
@@ -364,15 +368,16 @@ class View:
         return self._resolve(versions) if versions else None
 
     def find_value(self, key: bytes, *, key_hash: int | None = None, first_level: int = 0) -> bytes | RowsDecide | None:
-        """The value that a key has in the files, if it is settled by a PUT that does not end, in the fewest steps.
+        """Return the value of a key in the files in the fewest steps, if its newest row is a PUT that does not expire.
 
         Args:
-            key_hash: of a key that one of `filters` let pass; None: they were not asked.
+            key_hash: hash of a key that has passed one of `filters`; None: they were not asked.
             first_level: the number of that filter.
 
         Returns:
-            None when it has none; `ROWS_DECIDE` when only `get_row` can tell.
-        Raises and cost: as `get_row`.
+            None if the key has no value; `ROWS_DECIDE` if the caller has to use `get_row`.
+
+        Errors and cost: as `get_row`.
         """
         files, sequence, entries, levels = self._files, self.sequence, self._entries, self._levels or self.levels
         is_likely = key_hash is not None
@@ -389,7 +394,7 @@ class View:
                 continue
             entry = entries.get(reader.tail_key)
             if entry is None:
-                return ROWS_DECIDE  # an open file that the cache does not keep is read once for both ways
+                return ROWS_DECIDE  # a tail that the cache does not keep would be read twice otherwise
             entry.used = True
             tail: Tail = entry.value
             if not is_likely and not tail.filter.may_contain(key_hash):
@@ -403,11 +408,12 @@ class View:
         return None
 
     def filters(self) -> Sequence[tuple[Sequence[bytes], Sequence[Filter]]] | None:
-        """The last keys and the filters of each level's files, which say that it certainly does not have a key.
+        """Return the last keys and the filters of each level's files, which show that a level does not have a key.
 
-        They hold no memory but maps of files. Nothing where there are more than `_FILES_ASKED_MAX` files, or one is not
-        mapped or has no filter; None while a file is not open, for none is opened here. Cost: 0.2 us a file, and 0.3 us
-        while the same file is not open.
+        They keep no memory except maps of files. The result is empty if there are more than `_FILES_ASKED_MAX` files,
+        or if one is not mapped or has no filter. It is None while a file is not open, because this opens no file.
+
+        Cost: 0.2 us for each file, and 0.3 us while the same file is not open.
         """
         return self.levels.filters(self._entries)
 
@@ -424,10 +430,11 @@ class View:
         return resolve_row(rows, now_ms=now_ms, operator=self._operator)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order asked; None where there is none. Keys may repeat.
+        """Return the values of many keys, in the order of the keys; None for a key without a value. Keys may repeat.
 
         Raises: as `get_row`.
-        Cost: in files, 1 GET a run of neighbouring blocks in which keys may be.
+
+        Cost: in files, 1 GET for each run of neighbouring blocks that may have some of the keys.
         """
         sequence = self.sequence
         active = self.memtables[0] if self.memtables else None
@@ -444,8 +451,8 @@ class View:
                 if values:
                     wanted = [key for key in wanted if key not in values]
                 wanted = _still_wanted(wanted, rows, by_key)
-        # What the cache of rows has, no filter denies. Where it has the first key it is asked of all of them before the
-        # filters, and else behind them: of keys that are nowhere.
+        # A filter never excludes a key that the row cache has. If the cache has the first key, ask it for all keys
+        # before the filters. Otherwise many keys may be absent: ask it after the filters.
         cached_rows = self._cached_rows
         is_cached = cached_rows is not None and bool(wanted) and wanted[0] in cached_rows[0]
         if is_cached:
@@ -463,12 +470,12 @@ class View:
         return list(map(values.get, keys)) if values else [None] * len(keys)
 
     def _values_in_cache(self, keys: Collection[bytes], by_key: Mapping[bytes, object]) -> dict[bytes, bytes]:
-        """The values of those keys without a row so far that the cache of rows has."""
+        """Return the values that the row cache has, of those keys for which no row was found so far."""
         if self._cached_rows is None:
             return {}
         cache, generation = self._cached_rows
         values = cache.get_many(keys)
-        # A file was shown since when the generation is another: then what was read may be newer than this view.
+        # Another generation means that a new file was shown since, so the values may be newer than this view.
         if cache.generation != generation:
             return {}
         for key in by_key:
@@ -483,10 +490,12 @@ class View:
         *,
         asks_cache: bool,
     ) -> None:
-        """Add what files have of keys, from the newest to the oldest that may count: values where they are settled.
+        """Add what files have of keys, from the newest file to the oldest one that matters.
+
+        Add a value instead of rows if a PUT that does not expire decides.
 
         Args:
-            asks_cache: before a file, the cache of rows is asked of the keys that its filter lets pass.
+            asks_cache: whether to ask the row cache, before a file, for the keys that pass the file's filter.
         """
         levels, left, former_count = self._levels or self.levels, wanted, len(values) + len(by_key)
         levels_filter, places = levels.find_filter(wanted, self._entries), None
@@ -503,13 +512,13 @@ class View:
     def _find_few(
         self, keys: Sequence[bytes], places: Sequence[Sequence[int]], values: dict[bytes, bytes], *, asks_cache: bool
     ) -> list[bytes]:
-        """Add the values of the keys that few filters let pass, each by itself: to group them would take longer.
+        """Add the values of the few keys that pass the filters, one by one: to group them would take longer.
 
         Args:
-            places: of the keys that the filters of each level let pass.
+            places: for each level, the indices of the keys that pass its filters.
 
         Returns:
-            The keys of which rows have to tell.
+            The keys whose rows have to be read.
         """
         first_levels: dict[bytes, int] = {}
         for number, some in enumerate(places):
@@ -541,7 +550,7 @@ class View:
         *,
         asks_cache: bool,
     ) -> None:
-        """As `_find_in_files`, level by level; `places`: of the keys that each level may have, None: all may."""
+        """As `_find_in_files`, level by level. `places`: indices of the keys that each level may have; None: all."""
         sequence, levels, files, wanted = self.sequence, self._levels or self.levels, self._files, keys
         if places is None and any(len(level.files) > 1 for level in levels):
             wanted = sorted(wanted)
@@ -554,7 +563,7 @@ class View:
                 batch = _choose_likely(keys, places[number], wanted)
                 if not batch.keys:
                     continue
-            # Rows are needed where some were found above: there they are operands.
+            # If rows were found in newer levels, they are operands, so the rows below them are needed.
             needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
             rows: dict[bytes, list[Row]] = {}
             value_count = len(values)
@@ -590,29 +599,30 @@ class View:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of [start, end), in the order of the keys or against it.
+        """Iterate over keys and values of [start, end), in ascending or descending order of the keys.
 
         Args:
             start: First key; None: from the smallest.
             end: Key behind the last; None: to the largest.
             reverse: from the largest to the smallest.
 
-        Raises: as `get_row`, while it is read.
-        Cost: see `scan_arrow`, and 0.2 us a row for the Python objects.
+        Raises: as `get_row`, during the iteration.
+
+        Cost: as `scan_arrow`, and 0.2 us for each row for the Python objects.
         """
         return chain.from_iterable(self.scan_pieces(start, end, reverse=reverse))
 
     def scan_pieces(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None = None
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """What `scan` gives, some rows at a time, at least one; the first `limit` rows, at least one; None: all."""
+        """As `scan`, in pieces of at least one row; only the first `limit` rows, which is at least 1; None: all."""
         pieces = self._pairs(start, end, reverse=reverse, limit=limit, now_ms=self._clock.now_ms())
         return pieces if limit is None else cut_pieces(pieces, limit)
 
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, limit: int | None, now_ms: int
     ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        """As `scan_pieces`; what is read at once depends on the limit, and nothing else."""
+        """As `scan_pieces`. The limit affects only how much is read at once."""
         if start is not None and end is not None and start >= end:
             return
         if not reverse and (start is not None or limit is not None):
@@ -635,10 +645,10 @@ class View:
     def _first_pairs(
         self, start: bytes, end: bytes | None, *, limit: int | None, now_ms: int
     ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
-        """The first of the pairs that `_pairs` gives, by single pages: most scans that begin at a key end soon.
+        """Yield the first pairs of `_pairs` by single pages, because most scans that begin at a key end soon.
 
         Returns:
-            The key from which on the others are; None: there are no more.
+            The key from which the remaining pairs begin; None: there are no more.
         """
         files, sequence = self._files, self.sequence
         sources: list[Source] = [
@@ -658,7 +668,7 @@ class View:
         )
 
     def _few(self, window: Window, *, now_ms: int) -> list[tuple[bytes, bytes]]:
-        """What is visible of a small window."""
+        """Return the visible rows of a small window."""
         sequence = self.sequence
         pairs = []
         for key, versions in merge_rows(part.rows for part in window.parts):
@@ -670,7 +680,7 @@ class View:
         return pairs
 
     def _visible(self, window: Window, columns: Sequence[str], *, now_ms: int) -> list[pa.RecordBatch]:
-        """What is visible of a window, keys ascending."""
+        """Return the visible rows of a window, keys ascending."""
         if all(part.plain for part in window.parts):
             parts = window.parts_in_order()
             if parts is not None:
@@ -688,16 +698,17 @@ class View:
     def scan_arrow(
         self, start: bytes | None = None, end: bytes | None = None, *, columns: Sequence[str] = ("key", "value")
     ) -> pa.RecordBatchReader:
-        """Rows of [start, end) as batches, keys ascending, each key once.
+        """Return the rows of [start, end) as batches, keys ascending, each key once.
 
         Args:
             start, end: as for `scan`.
             columns: of ``key``, ``value``, ``sequence`` (of the newest row) and ``expires_at_ms`` (Unix ms, UTC; null:
                 never).
 
-        Raises: as `get_row`, while it is read.
-        Cost: sequential reads of the files that overlap. Where sources overlap 0.2 us a row; rows of one source that
-            has only puts pass through without a copy. Memory: `SCAN_BYTES` and what merging needs.
+        Raises: as `get_row`, during the iteration.
+
+        Cost: sequential reads of the files that overlap. If sources overlap, 0.2 us for each row. Rows of one source
+            that has only puts pass through without a copy. Memory: `SCAN_BYTES` and what merging needs.
         """
         schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
         batches = self._batches(start, end, columns=list(columns), now_ms=self._clock.now_ms())
@@ -710,7 +721,7 @@ class View:
             yield from self._visible(window, columns, now_ms=now_ms)
 
     def _sources(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> list[Iterable[Part]]:
-        """Everything that has rows of a range, newest first."""
+        """Return the sources that have rows of a range, newest first."""
         sources: list[Iterable[Part]] = [
             _slices(rows, reverse=reverse)
             for memtable in self.memtables
@@ -734,7 +745,7 @@ class View:
         ahead_bytes: int,
         run_bytes: int,
     ) -> Iterator[Part]:
-        """Blocks of the files of one level; files are opened when their turn comes."""
+        """Yield blocks of the files of one level. A file is opened when its turn comes."""
         sequence = self.sequence
         for file in reversed(files) if reverse else files:
             if sequence is not None and file.min_sequence > sequence:
@@ -746,11 +757,11 @@ class View:
 
 
 class _RowsOfLevel(Source):
-    """Rows of the files of one level; each is opened when its turn comes.
+    """The rows of the files of one level. A file is opened when its turn comes.
 
     Args:
-        end: files with greater keys alone are not opened; None: all are.
-        sequence: newest that counts, inclusive; None: all.
+        end: files with only greater keys are not opened; None: all files may be opened.
+        sequence: newest visible sequence, inclusive; None: all.
     """
 
     __slots__ = ("_end", "_files", "_level", "_rest", "_sequence")
@@ -761,7 +772,7 @@ class _RowsOfLevel(Source):
         self._end = end
         self._sequence = sequence
         self._rest: Rest | None = None
-        """Of the last page that was read, which has it if a step ended in it."""
+        """The rest of the last page that was read, if a step ended in this page."""
 
     def find(self, low: bytes, row_count: int) -> tuple[bytes | None, tuple[FileReader, Any] | None]:
         level, sequence = self._level, self._sequence
@@ -787,7 +798,7 @@ class _RowsOfLevel(Source):
 
 
 def cut_pieces(pieces: Iterable[Iterable[T]], limit: int) -> Iterator[list[T]]:
-    """The first rows of pieces, at least one."""
+    """Yield the first `limit` rows of pieces; the limit is at least 1."""
     for piece in pieces:
         rows = list(islice(piece, limit))
         yield rows
@@ -797,7 +808,7 @@ def cut_pieces(pieces: Iterable[Iterable[T]], limit: int) -> Iterator[list[T]]:
 
 
 def _choose_likely(keys: Sequence[bytes], places: Sequence[int], wanted: Sequence[bytes]) -> KeyBatch:
-    """Of the keys at some places those that are still wanted, sorted."""
+    """Return those of the keys at some indices that are still wanted, sorted."""
     if not places:
         return KeyBatch(())
     likely = sorted(map(keys.__getitem__, places))
@@ -810,7 +821,7 @@ def _choose_likely(keys: Sequence[bytes], places: Sequence[int], wanted: Sequenc
 def _still_wanted(
     wanted: Sequence[bytes], rows: Mapping[bytes, Sequence[Row]], by_key: dict[bytes, Sequence[Row]]
 ) -> Sequence[bytes]:
-    """Add the rows to what was found; the keys that have to be looked for further down."""
+    """Add rows to those found before. Return the keys that have to be searched in older levels."""
     if not rows:
         return wanted
     if by_key:
@@ -823,7 +834,7 @@ def _still_wanted(
 
 
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
-    """A sorted batch in growing slices, so that the first row does not wait for the last."""
+    """Yield a sorted batch in growing slices, so that the first row does not wait for the last."""
     size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
     whole = Part(rows, False, rows.nbytes)
     while at < count:
