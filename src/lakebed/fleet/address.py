@@ -1,12 +1,12 @@
-"""Where a storage's fleet answers: the object ``_fleet/control.json``, which a running control plane writes.
+"""The address of a storage's fleet: the object ``_fleet/control.json``, which a running control plane writes.
 
 Format (version 1, JSON, DO NOT CHANGE)::
 
     {"format": 1, "url": "http://127.0.0.1:8200", "log": "http://127.0.0.1:8300", "ledger": "kv", "written_ms": ...}
 
-Invariants: it has no secret. It is a hint: the control plane that started last wrote it, and may be gone, or serve the
-storage that this one was copied from. A client that gets no answer there, or finds another storage served, says how to
-start one.
+Invariants: the object contains no secret. It is a hint. The control plane that started last wrote it. That process may
+have ended, or may serve the storage from which this one was copied. A client that gets no answer, or finds that
+another storage is served, reports how to start a control plane.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ADDRESS_PATH: Final = f"{FLEET_FOLDER}/control.json"
 CONTROL_VARIABLE: Final = "LAKEBED_FLEET_CONTROL"
 """The environment variable with the URL of a control plane; it wins over the object."""
 LOG_VARIABLE: Final = "LAKEBED_FLEET_LOG"
-"""The environment variable with the log's URL and its credentials, where the control plane must not tell them."""
+"""The environment variable with the log's URL and credentials, which the control plane does not disclose."""
 LEDGER_VARIABLE: Final = "LAKEBED_FLEET_LEDGER"
-"""The environment variable with the ledger's URL, which may have a password: commands are seen by every user."""
+"""The environment variable with the ledger's URL. The URL may have a password, and every user can see commands."""
 
 _LEDGERS: Final = ("postgresql://", "postgres://")
 FORMAT: Final = 1
-"""Of the objects in the fleet's folder."""
+"""Format version of the objects in the fleet's folder."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What an object of the fleet's folder has. Unknown fields are ignored."""
+    """The content of an object in the fleet's folder. Unknown fields are ignored."""
 
     format: int
 
@@ -45,7 +45,7 @@ D = TypeVar("D", bound=Document)
 
 
 class StoredAddress(Document, frozen=True):
-    """What the object has."""
+    """The content of ``_fleet/control.json``."""
 
     url: str
     log: str
@@ -54,12 +54,12 @@ class StoredAddress(Document, frozen=True):
 
 
 def write_address(store: ObjectStore, *, url: str, log: str, ledger: str, now_ms: int) -> None:
-    """Say where a control plane answers. Cost: 1 PUT."""
+    """Write the address of a control plane. Cost: 1 PUT."""
     store.put(ADDRESS_PATH, msgspec.json.encode(StoredAddress(FORMAT, url, log, ledger, now_ms)))
 
 
 def read_address(store: ObjectStore) -> StoredAddress | None:
-    """Where the last control plane answered; None: the storage never had one.
+    """Return the address of the last control plane; None: the storage never had one.
 
     Raises:
         Corruption: the object is not an address.
@@ -72,7 +72,9 @@ def read_address(store: ObjectStore) -> StoredAddress | None:
 
 
 def read_document(store: ObjectStore, path: str, kind: type[D], *, fault: str, advice: str) -> D | None:
-    """A JSON object of the fleet's folder; None: it is not there. `fault` and `advice` say what is wrong with another.
+    """Read a JSON object of the fleet's folder; None: it does not exist.
+
+    `fault` and `advice` are the message for an object that does not decode.
 
     Raises `Corruption`, and `UnsupportedFormat`: a newer lakebed wrote it. Cost: 1 GET.
     """
@@ -92,7 +94,7 @@ def read_document(store: ObjectStore, path: str, kind: type[D], *, fault: str, a
 
 
 def control_url(store: ObjectStore, url: str | None = None) -> str:
-    """The URL of the storage's control plane: `url`, the environment's, or the one that is written down.
+    """The URL of the storage's control plane: `url`, or that of the environment, or that in ``_fleet/control.json``.
 
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
@@ -112,7 +114,7 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
 
 
 def folder_number(url: str) -> int:
-    """The number that the file system gives the folder of a storage: of a copy it is another one. 0: no folder."""
+    """The file system's number of a storage's folder; 0: no folder. A copy of the folder has another number."""
     location = parse_url(url)
     if location.scheme != "file":
         return 0
@@ -123,10 +125,10 @@ def folder_number(url: str) -> int:
 
 
 def is_served(store: ObjectStore, *, url: str, folder: int) -> bool:
-    """Whether a control plane that serves a storage, by its own URL and `folder_number`, serves this one.
+    """Whether a control plane serves this storage, given the URL and `folder_number` of the storage that it serves.
 
-    A folder may have other paths elsewhere, as in a container, and keeps its number there. The top folders of two disks
-    may have the same number: a copy from one to the other is taken for the original.
+    A folder may have another path elsewhere, such as in a container, but keeps its number. The top folders of two disks
+    may have the same number: then a copy from one disk to the other is mistaken for the original.
     """
     if parse_url(url) == parse_url(store.root_url):
         return True
@@ -146,5 +148,5 @@ def check_ledger_url(url: str | None) -> str | None:
 
 
 def display_url(store: ObjectStore) -> str:
-    """A store's URL as a person writes it: a folder as its path."""
+    """A store's URL for messages: a folder as its path."""
     return store.root_url.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""Every object path and every ledger key of a fleet, written and parsed here. Pure.
+"""Every object path and ledger key of a fleet: how to build them, and how to parse paths. Pure.
 
 Objects (relative to the storage's root; the transaction comes first, so that one LIST covers it)::
 
@@ -49,7 +49,7 @@ LEDGER: Final = b"ledger"
 
 
 def check_name(text: object, *, what: str) -> str:
-    """The name of a tenant, timeline or node, if it is valid.
+    """Return the name of a tenant, timeline or node if it is valid.
 
     Args:
         what: ``tenant``, ``timeline`` or ``node``, for the message and the error's kind.
@@ -73,28 +73,28 @@ def tenant_folder(tenant: str) -> str:
 
 
 def txn_folder(tenant: str, txn: int) -> str:
-    """The folder of one transaction; a LIST of it with a final slash finds every object it wrote."""
+    """The folder of one transaction; a LIST of it with a final slash finds every object that the transaction wrote."""
     return f"{tenant_folder(tenant)}/{txn:0{_TXN_DIGITS}}"
 
 
 def manifest_path(tenant: str, txn: int, attempt: int) -> str:
-    """Of the manifest that is sent with the `attempt`-th request to commit (from 1)."""
+    """The path of the manifest that is sent with the `attempt`-th request to commit (from 1)."""
     return f"{txn_folder(tenant, txn)}/manifest.{attempt}"
 
 
 def deadlist_path(tenant: str, txn: int, attempt: int) -> str:
-    """Of the list of objects that died in a transaction, as the manifest of the same attempt has it."""
+    """The path of the list of objects that died in a transaction, for the manifest of the same attempt."""
     return f"{txn_folder(tenant, txn)}/deadlist.{attempt}"
 
 
 def deadlist_of(manifest: str) -> str:
-    """Of the list of objects that died, given the path of the manifest that was committed with it."""
+    """The path of the deadlist that was committed with the manifest at a path."""
     folder, _, attempt = manifest.rpartition("/manifest.")
     return f"{folder}/deadlist.{attempt}"
 
 
 def layer_path(tenant: str, txn: int, timeline: str, file_id: str) -> str:
-    """Of a sorted file."""
+    """The path of a sorted file."""
     return f"{txn_folder(tenant, txn)}/timelines/{timeline}/{file_id}.sst"
 
 
@@ -144,11 +144,11 @@ def event_key(position: str) -> bytes:
 
 
 ID_MARK: Final = "@"
-"""Begins a timeline that is given by its id, and by nothing else: a restore gives a name to another timeline."""
+"""Marks a timeline that is given by its id only, because a restore may give its name to another timeline."""
 
 
 def by_id(timeline: str) -> str:
-    """A timeline by its id, where a name would be accepted too."""
+    """Refer to a timeline by its id where a name is accepted too."""
     return ID_MARK + timeline
 
 
@@ -158,5 +158,5 @@ def log_key(tenant: str, timeline: str) -> str:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The smallest key behind all keys with a prefix."""
+    """The smallest key after all keys with a prefix."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -1,14 +1,14 @@
-"""Tenants, transactions, attachments, timelines: the records of the ledger and of manifests. Pure data.
+"""The records of the ledger and of manifests: tenants, transactions, attachments, timelines. Pure data.
 
 Owns: what the control plane knows of a tenant (`TenantRecord`), and what a committed transaction consists of
 (`Manifest`). The structs are stored, so their field names are on disk: DO NOT CHANGE them. A field that has its default
 is not encoded.
 
-Words: an *LSN* is the sequence of a row in its timeline, dense from 1; 0 is before the first row. A *manifest* has all
-timelines of a tenant. The *committed LSN* of a timeline is the largest that is in the layers of the last committed
-manifest. The *cutoff* is the oldest LSN that can be read at.
+Words: an *LSN* is the number of a row in its timeline: 1, 2, ... without gaps; 0 is before the first row. A *manifest*
+describes all timelines of a tenant. The *committed LSN* of a timeline is the LSN of the last row in the layers of the
+last committed manifest. The *cutoff* is the oldest LSN at which the timeline can be read.
 
-Does not know: which step follows which (`lakebed.fleet.machine`), keys and paths (`lakebed.fleet.layout`).
+Does not know: how an event changes a record (`lakebed.fleet.machine`), keys and paths (`lakebed.fleet.layout`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ import msgspec
 from lakebed.lsm.model import FileSet
 
 FIRST_BASE: Final = 0
-"""The transaction that every tenant begins with: committed, without a manifest; its one timeline is `MAIN`, empty."""
+"""The transaction with which every tenant begins. It is committed and has no manifest; its one timeline `MAIN` is
+empty.
+"""
 
 MAIN: Final = "main"
-"""Name of the timeline that a new tenant has. It is the id too, unless a tenant of the same name was deleted before."""
+"""Name of a new tenant's timeline, and its id, unless a tenant of the same name was deleted before."""
 
 GONE_MAX: Final = 256
-"""Ids of timelines that are gone and remembered: 10 kB of a manifest at most."""
+"""Most ids of deleted timelines that a manifest remembers: at most 10 kB."""
 
 
 NUMBER_MAX: Final = (1 << 53) - 1
-"""Largest number that is sent: every reader of JSON has it exactly."""
+"""Largest number that is sent: every JSON reader represents it exactly."""
 
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-"""A number that is sent. Another one is refused where it is read."""
+"""A number that is sent. The receiver refuses a number outside this range."""
 
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -54,7 +56,7 @@ class TransactionState(StrEnum):
 
 
 class Progress(Stored, frozen=True):
-    """How far a timeline is in a committed manifest; the ledger mirrors it for routing and pruning."""
+    """How far a timeline is in a committed manifest. The ledger has a copy, for routing and pruning."""
 
     lsn: Natural
     """The committed LSN."""
@@ -64,7 +66,7 @@ class Progress(Stored, frozen=True):
 
 
 class ManifestRef(Stored, frozen=True):
-    """A manifest by its place and contents. A commit pins it: what else is written under the name later is not it."""
+    """A manifest by its path and contents. A commit pins it: other bytes at the path are not this manifest."""
 
     path: str
     """Relative to the root of the fleet's storage."""
@@ -77,7 +79,7 @@ class Transaction(Stored, frozen=True):
     """The right to write objects under one prefix, and to ask once that they become the tenant's state."""
 
     id: int
-    """Ascending in its tenant, never used again."""
+    """Ascending in its tenant; never reused."""
     base: int
     """The transaction whose state this one sees: the last committed one when it began."""
     node: str
@@ -86,14 +88,14 @@ class Transaction(Stored, frozen=True):
     begun_ms: int
     """Unix time in milliseconds, UTC, by the control plane's clock."""
     local_id: str = ""
-    """Of the local state of its node when it began: a process that holds that state's lock is the only writer."""
+    """Id of its node's local state when it began. The process that holds that state's lock is the only writer."""
     manifest: ManifestRef | None = None
     """What was committed."""
     has_deadlist: bool = False
     """Committed, and its deadlist names objects to delete."""
     ended_ms: int | None = None
     main: str = ""
-    """Committed: the id of the timeline that was named `MAIN`. With `main_lsn` it is what clients list as a version."""
+    """Committed: the id of the timeline that was named `MAIN`. Clients list it, with `main_lsn`, as a version."""
     main_lsn: int = 0
     """Committed: the LSN of that timeline."""
 
@@ -116,7 +118,7 @@ class Attachment(Stored, frozen=True):
 
     node: str
     generation: int
-    """Every attach has a larger one than all before it in the tenant."""
+    """Each attach of the tenant gets a larger generation than all earlier ones."""
     mode: AttachmentMode
 
     @property
@@ -129,62 +131,68 @@ class Hold(Stored, frozen=True):
     """Delays the deletion of what died after transaction `txn`, for someone who still reads that state."""
 
     id: str
-    """Of who holds, such as ``reader:<node>:<generation>`` or ``relocation``."""
+    """Identifies the holder, such as ``reader:<node>:<generation>`` or ``relocation:<node>``."""
     txn: int
     """The holder reads the state of this transaction, or of a later one."""
     expires_ms: int
 
 
 class Relocation(Stored, frozen=True):
-    """A tenant on its way from one node to another, both attached."""
+    """The move of a tenant from one node to another. Both are attached."""
 
     source: str
     target: str
     begun_ms: int
     source_waits_until_ms: int
-    """Up to this time a commit of the source is answered ``wait`` (`Policy.relocation_wait_max_ms`). Unix ms, UTC."""
+    """Until this time, a commit of the source is answered ``wait`` (`Policy.relocation_wait_max_ms`). Unix ms, UTC."""
 
 
 class Policy(Stored, frozen=True):
-    """Settings of a tenant. Each one says what a change of it costs."""
+    """Settings of a tenant. Each states its effect."""
 
     commit_bytes: int = 32 << 20
     """Uncommitted bytes of layers at which a node commits (or four times the manifest's size, if that is more).
-    Smaller: less is done again after a failover, more requests to the control plane."""
+    Smaller: less work is repeated after a failover, more requests to the control plane."""
     commit_age_ms: int = 60_000
-    """Oldest uncommitted row at which a node commits; a tenant without new rows never does."""
+    """Age of the oldest uncommitted row at which a node commits. A tenant without new rows is never committed."""
     uncommitted_bytes_max: int = 256 << 20
-    """Ingestion pauses while the layers of an open transaction are larger: the control plane or the store is away."""
+    """Ingestion pauses while the layers of an open transaction are larger.
+
+    They grow so large while the control plane or the store does not answer.
+    """
     retain_rows: int = 0
-    """States that can be read behind the newest: the cutoff follows the newest LSN at this distance."""
+    """How many rows the cutoff stays below the newest LSN: so many older states can be read."""
     retain_ms: int = 0
-    """Age of states that can be read; the cutoff is the older one of both."""
+    """Age up to which states can be read. The cutoff is the older one of this and `retain_rows`."""
     relocation_wait_max_ms: int = 5_000
-    """How long a commit of the source of a relocation waits for its target."""
+    """How long, during a relocation, a commit of the source waits for the target."""
 
 
 class TenantRecord(Stored, frozen=True):
-    """All that the control plane decides from, in one value of the ledger; each step is one compare-and-set of it."""
+    """Everything that decides about a tenant, in one value of the ledger. Each step is one compare-and-set of it."""
 
     tenant: str
     next_txn: int
     next_generation: int
     committed: int = FIRST_BASE
-    """The last committed transaction: H."""
+    """Id of the last committed transaction, called H below."""
     manifest: ManifestRef | None = None
-    """Of H; None while it is the first base."""
+    """The manifest of H; None while H is `FIRST_BASE`."""
     deadlist: str | None = None
-    """Path of H's deadlist. It is deleted with the next commit's, so that no deadlist goes before what it names."""
+    """Path of H's deadlist; None: nothing died.
+
+    The collection of the next commit deletes it, so that no deadlist is deleted before the objects that it names.
+    """
     timelines: dict[str, Progress] = {}
-    """Of H, by timeline id."""
+    """The timelines of H, by id."""
     names: dict[str, str] = {}
-    """Names of the timelines of H, to their ids."""
+    """Ids of the timelines of H, by name."""
     sealed: tuple[str, ...] = ()
-    """Ids of the timelines of H that a restore has replaced: they are kept, and take no rows."""
+    """Ids of the timelines of H that a restore has replaced. They are kept and take no rows."""
     sealing: tuple[str, ...] = ()
-    """Ids of timelines that have lost their names, and whose logs are to be sealed before the change is answered."""
+    """Ids of timelines that have lost their names. Their logs must be sealed before the change is answered."""
     transactions: tuple[Transaction, ...] = ()
-    """Those that are not finished: open, or rejected and not acknowledged. Ascending by id."""
+    """Unfinished transactions: open, or rejected and not acknowledged. Ascending by id."""
     attachments: tuple[Attachment, ...] = ()
     preferred: str | None = None
     """The node that clients are sent to."""
@@ -193,13 +201,13 @@ class TenantRecord(Stored, frozen=True):
     policy: Policy = Policy()
     created_ms: int = 0
     home: str | None = None
-    """The node that a drain moved the tenant away from; the end of the drain moves it back."""
+    """The node from which a drain moved the tenant. The end of the drain moves the tenant back."""
     is_deleted: bool = False
-    """Being removed: nothing is attached any more."""
+    """The tenant is being removed: no node has it any more, and none gets it."""
 
 
 class CollectTask(Stored, frozen=True):
-    """What is to be deleted for a finished transaction. Written with the step that made it deletable."""
+    """What to delete for a finished transaction. It is written together with the step that makes this deletable."""
 
     tenant: str
     txn: int
@@ -207,7 +215,7 @@ class CollectTask(Stored, frozen=True):
     """`COMMITTED`: delete what its deadlist names. `REJECT_ACKNOWLEDGED`: delete everything under its prefix."""
     since_ms: int
     listed_ms: int | None = None
-    """When the prefix was listed and deleted for the first time; a second time follows after the settle time."""
+    """When the prefix was listed and deleted the first time. This is repeated after the settle time."""
     deadlist: str | None = None
     """`COMMITTED`: the path of its deadlist; None: nothing died."""
     unneeded: tuple[str, ...] = ()
@@ -217,14 +225,17 @@ class CollectTask(Stored, frozen=True):
 
 
 class Floor(Stored, frozen=True):
-    """Of a tenant that was deleted: a new one of its name begins above it, so that no late request fits both."""
+    """The numbers after those of a deleted tenant.
+
+    A new tenant of its name begins above them, so that a late request for the deleted one does not fit the new one.
+    """
 
     next_txn: int
     next_generation: int
 
 
 class LedgerId(Stored, frozen=True):
-    """Which ledger this is: the storage that it commits to names it."""
+    """The identity of a ledger. The storage to which the ledger commits names it."""
 
     id: str
 
@@ -235,49 +246,55 @@ class NodeRecord(Stored, frozen=True):
     node: str
     url: str
     incarnation: str
-    """Of the running process: another after each start."""
+    """Identifies the running process. Each start gets a new one."""
     local_id: str
-    """Of its local state, which its process holds an exclusive lock on: another one after the state was lost."""
+    """Identifies its local state, whose exclusive lock its process holds. A new state, after a loss, has a new id."""
     registered_ms: Natural
     is_draining: bool = False
-    """It gets no new attachments and its tenants are moved away, one by one."""
+    """It gets no new attachments, and its tenants are moved away one by one."""
     is_decommissioned: bool = False
     decommissioned_ms: Natural | None = None
-    """Its transactions are acknowledged when the revocation of its credentials has had time to take effect."""
+    """When it was decommissioned, Unix ms, UTC.
+
+    Its transactions are acknowledged after the revocation of its credentials has had time to take effect.
+    """
     is_silent: bool = False
-    """It was found silent and its tenants failed over: no new attachments before it has answered again."""
+    """It was silent and its tenants failed over. It gets no new attachments until it answers again."""
 
 
 class LogMark(Stored, frozen=True):
-    """A position in a timeline's log, with the checksum that the record after it has to continue."""
+    """A position in a timeline's log, with the checksum that the next record must continue."""
 
     lsn: int = 0
     checksum: str = ""
 
 
 class TimelineIndex(Stored, frozen=True):
-    """One timeline in a manifest: its files and how far it is. A branch names files of its ancestors with ceilings."""
+    """One timeline in a manifest: its files and how far it is.
+
+    A branch names files of its ancestors, each with a ceiling.
+    """
 
     id: str
-    """Never changes; the log and the paths have it. Names may move (a restore)."""
+    """Never changes; the log and the paths contain it. A name may move to another timeline (by a restore)."""
     name: str
     created_ms: int
     lsn: int
     """Every row up to it is in `files`."""
     cutoff: int
     mark: LogMark = LogMark()
-    """The log record that ends at `lsn`, or before it when a flush cut a record: ingestion resumes behind it."""
+    """The log record that ends at `lsn`, or before `lsn` if a flush cut a record. Ingestion resumes after it."""
     parent: str | None = None
     """Id of the timeline that this one was branched from; None for one that began empty or was detached."""
     branch_lsn: int = 0
-    """The LSN at which it was branched: its own rows begin after it."""
+    """The LSN at which it was branched. Its own rows begin after this LSN."""
     is_read_only: bool = False
     """A pin: it takes no rows and its cutoff is its LSN."""
     expires_ms: int | None = None
-    """Of a pin: when it goes by itself. None: never."""
+    """Of a pin: when it expires, Unix ms, UTC. None: never."""
     files: FileSet = FileSet()
     origins: dict[str, tuple[str, ...]] = {}
-    """Where files are: ``<txn>/<timeline>``, to the ids of the files there."""
+    """Where the files are: the ids of the files at each origin, ``<txn>/<timeline>``."""
 
 
 class Manifest(Stored, frozen=True):
@@ -288,8 +305,10 @@ class Manifest(Stored, frozen=True):
     base: int
     timelines: tuple[TimelineIndex, ...]
     gone: tuple[str, ...] = ()
-    """Ids of the timelines that went last, oldest first, at most `GONE_MAX`: a request to make one of them that was
-    delayed in the network does not make it again."""
+    """Ids of the timelines that were deleted last, oldest first, at most `GONE_MAX`.
+
+    A delayed request to create one of them does not create it again.
+    """
 
 
 def first_manifest(tenant: str, *, main: str = MAIN, created_ms: int) -> Manifest:

@@ -1,7 +1,8 @@
-"""What the parts of a fleet ask each other: messages, and one protocol a part. HTTP and the simulation implement both.
+"""What the parts of a fleet ask each other: the messages, and one protocol for each part.
 
-Owns: the messages. Every call is synchronous, and raises `Unavailable` (it had no effect), `OutcomeUnknown` (its reply
-was lost: ask again, with the same arguments; the answer is the same) or the errors that it names.
+HTTP and the simulation implement the protocols. Every call is synchronous. It may raise `Unavailable` (it had no
+effect), `OutcomeUnknown` (its reply was lost: repeat the call with the same arguments to get the same answer), and the
+errors that its docstring names.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Location(Message, frozen=True):
-    """What a node is to do with a tenant. The newest generation wins; an older one is refused (`stale_generation`)."""
+    """What a node must do with a tenant. The newest generation wins; an older one is refused (`stale_generation`)."""
 
     tenant: str
     generation: Natural
     mode: AttachmentMode | None
     """None: detach it. The node stops uploads, acknowledges its open transaction, and forgets the tenant."""
     txn: Natural | None = None
-    """Its open transaction, begun by the same step that attached it; None for `STALE`, `READER` and detach."""
+    """Its open transaction, which began in the step that attached it; None for `STALE`, `READER` and detach."""
     base: Natural = 0
     manifest: ManifestRef | None = None
-    """Of `base`; None: the tenant has never committed."""
+    """The manifest of `base`; None: the tenant has never committed."""
     policy: Policy = Policy()
     created_ms: Natural = 0
-    """Of the tenant: the time of its first timeline."""
+    """When the tenant was created, Unix ms, UTC: the time of its first timeline."""
     main: str = MAIN
-    """Without a manifest: the id of that timeline."""
+    """Id of the first timeline, for a tenant without a manifest."""
 
 
 class Held(Message, frozen=True):
@@ -61,20 +62,20 @@ class Held(Message, frozen=True):
     base: Natural = 0
     """The transaction whose manifest it reads from."""
     txn: Natural | None = None
-    """Its open transaction; None also when it is broken."""
+    """Its open transaction; None: it has none, or it is broken."""
     is_broken: bool = False
     """A commit was rejected: it waits for a new attachment."""
     is_retired: bool = False
-    """It has acknowledged all that it had begun before this generation. A node of an older lakebed does not say so."""
+    """It has acknowledged everything that it began before this generation. A node of an older lakebed omits this."""
     policy: Policy | None = None
-    """The settings that it was told. A node of an older lakebed does not say so."""
+    """The settings that it received. A node of an older lakebed omits them."""
 
 
 # ---- node to control plane
 
 
 class TenantLoad(Message, frozen=True):
-    """One tenant on a node, in a heartbeat. Only tenants whose numbers matter to someone are sent (see `Heartbeat`)."""
+    """One tenant on a node, in a heartbeat. Only the tenants of `Heartbeat.loads` are sent."""
 
     tenant: str
     generation: Natural
@@ -96,16 +97,16 @@ class Heartbeat(Message, frozen=True):
 
 
 class HeartbeatReply(Message, frozen=True):
-    """What the control plane has to say without being asked."""
+    """What the control plane tells a node with the answer to a heartbeat."""
 
     is_known: bool
-    """False: register again (the control plane was restarted, or it took the node for gone)."""
+    """False: register again. The control plane was restarted, or it considered the node gone."""
     report: tuple[str, ...] = ()
-    """Tenants whose loads the next heartbeats are to have: they are in relocation."""
+    """Tenants in relocation: the next heartbeats must include their loads."""
     pause: tuple[str, ...] = ()
     """Tenants whose ingestion pauses: sources of relocations."""
     now_ms: int = 0
-    """Its Unix time; of several control planes the earliest."""
+    """The control plane's Unix time in milliseconds; of several control planes, the earliest."""
 
 
 class CommitRequest(Message, frozen=True):
@@ -118,7 +119,7 @@ class CommitRequest(Message, frozen=True):
     manifest: ManifestRef
     timelines: dict[str, Progress]
     names: dict[str, str]
-    """Names of the timelines in the manifest, to their ids."""
+    """Ids of the timelines in the manifest, by name."""
     has_deadlist: bool = False
     begin: bool = True
     """Begin the next transaction in the same write."""
@@ -132,7 +133,7 @@ class CommitReply(Message, frozen=True):
     txn: int | None = None
     """Granted, with `begin`: the transaction that began."""
     generation: int | None = None
-    """Granted: the attachment's."""
+    """Granted: the attachment's generation."""
     reason: str = ""
     """Rejected: one phrase."""
 
@@ -151,12 +152,12 @@ class NodeReport(Message, frozen=True):
     node: str
     incarnation: str
     local_id: str
-    """Of the local state, which the process has locked; another one after the state was lost."""
+    """Id of the local state, which the process has locked. A new state, after a loss, has a new id."""
     resumed: tuple[Resumed, ...] = ()
 
 
 class AckRequest(Message, frozen=True):
-    """A node has stopped all writes of a rejected transaction, and its last put has settled."""
+    """States that a node has stopped all writes of a rejected transaction, and that its last put has settled."""
 
     tenant: str
     txn: Natural
@@ -177,23 +178,22 @@ class ControlPort(Protocol):
     """The control plane, as nodes call it (``/upcall/v1``)."""
 
     def register(self, node: NodeRecord) -> None:
-        """Make a node known, with a new incarnation. Raises `Conflict` (``node_decommissioned``)."""
+        """Register a node with a new incarnation. Raises `Conflict` (``node_decommissioned``)."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Say that a node is alive."""
+        """Report that a node is alive."""
 
     def attached(self, report: NodeReport) -> list[Location]:
-        """What a node has, asked after each start of its process.
+        """Return what a node has. A node asks after each start of its process.
 
-        A transaction that the node resumes and may still be granted continues: its location names it. Of the node's
-        other open transactions, those of attachments that may commit are replaced by new ones. What was open before and
-        is not resumed is rejected; it is acknowledged in the same write when `NodeReport.local_id` is the one that the
-        node registered with before, because the exclusive lock on that local state shows that no older process of the
-        node writes any more.
+        A transaction that the node resumes and that may still be granted continues: its location names it. An
+        attachment that may commit and whose transaction does not continue gets a new one. An open transaction that is
+        not resumed is rejected. It is acknowledged in the same write if it began with the local state
+        `NodeReport.local_id`: the exclusive lock on that state shows that no older process of the node writes any more.
         """
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        """Decide a batch; tenants are independent, answers are in the order of the requests."""
+        """Decide a batch of requests. Tenants are independent; answers are in the order of the requests."""
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         """Acknowledge rejections; a batch as in `commit`."""
@@ -203,24 +203,28 @@ class ControlPort(Protocol):
 
 
 class TimelineChange(Message, frozen=True):
-    """A change of the set of timelines: part of a transaction, acknowledged by its commit. Idempotent by `id`."""
+    """A change of the set of timelines. The commit of its transaction acknowledges it. Idempotent by `id`."""
 
     kind: str
     """``create``, ``branch``, ``pin``, ``delete``, ``detach``, ``restore``."""
     name: str
-    """Of the timeline that is made, deleted, detached or restored."""
+    """Name of the timeline to create, delete, detach or restore."""
     id: str = ""
-    """Of the timeline that is made, minted by the caller; of one that is deleted or detached, its own. So the request
-    can be repeated."""
+    """Id of the timeline: the caller mints that of a new one, and gives the existing one of a timeline to delete or
+    detach. So the request can be repeated.
+    """
     parent: str = ""
-    """``branch``, ``pin``, ``restore``: the timeline to branch: a name, an id or ``@<id>``. A restore branches
-    `parent` at `lsn` and gives the branch the name `name`; the timeline that had it is renamed to `kept_as`."""
+    """``branch``, ``pin``, ``restore``: the timeline to branch, as a name, an id or ``@<id>``.
+
+    A restore branches `parent` at `lsn` and gives the branch the name `name`. The timeline that had this name is
+    renamed to `kept_as`.
+    """
     lsn: Natural | None = None
-    """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
+    """``branch``, ``pin``, ``restore``: the LSN at which to branch; None: the parent's newest committed LSN."""
     kept_as: str = ""
     """``restore``: the new name of the timeline that had the name `name`."""
     lifetime_ms: Natural | None = None
-    """``pin``: it goes by itself after this time, which the node counts; None: never."""
+    """``pin``: the pin expires after this time, which the node measures; None: never."""
 
 
 class TimelineInfo(Message, frozen=True):
@@ -229,7 +233,7 @@ class TimelineInfo(Message, frozen=True):
     id: str
     name: str
     lsn: int
-    """Newest ingested."""
+    """The newest ingested LSN."""
     committed_lsn: int
     cutoff: int
     parent: str | None = None
@@ -245,56 +249,57 @@ class Found(Message, frozen=True):
 
     value: bytes | None
     lsn: int
-    """As of which LSN it was read."""
+    """The LSN at which the value was read."""
 
 
 class FoundMany(Message, frozen=True):
     """The answer to `NodePort.get_many`."""
 
     values: tuple[bytes | None, ...]
-    """In the order asked."""
+    """Values in the order of the requested keys."""
     lsn: int
-    """As of which LSN they were read."""
+    """The LSN at which the values were read."""
 
 
 class NodePort(Protocol):
     """A node, as the control plane, clients and operators call it.
 
-    `timeline` is a name, an id, or ``@<id>``, which is never taken for a name. Reads raise `Unavailable`
+    `timeline` is a name, an id, or ``@<id>``, which is never a name. Reads raise `Unavailable`
     (``lsn_not_reached``: not ingested in time; ``not_attached``: ask the control plane where the tenant is),
     `InvalidRequest` (``below_cutoff``, with ``cutoff=``), `NotFound` (``timeline_not_found``).
     """
 
     def put_location(self, location: Location) -> None:
-        """Attach, change the mode of, or detach a tenant. Returns when the node has taken it over in memory.
+        """Attach, change the mode of, or detach a tenant. Return when the node has the location in memory.
 
-        A location that the node has already is a no-op. With `READER`, a newer `Location.base` is the next manifest to
+        A location that the node already has is a no-op. With `READER`, a newer `Location.base` is the next manifest to
         follow. Raises `Conflict` (``stale_generation``).
         """
 
     def locations(self) -> list[Held]:
-        """Every tenant that the node has. The control plane compares it with the ledger, and sends what differs.
+        """Return every tenant that the node has.
 
-        Asked when a node is first heard, and every half minute. Cost: 1 request, from memory.
+        The control plane compares them with the ledger, and sends what differs. It asks when it first hears a node, and
+        every half minute. Cost: 1 request, from memory.
         """
 
     def timelines(self, tenant: str) -> list[TimelineInfo]:
-        """The timelines of a tenant here, with what is not committed yet."""
+        """Return the timelines of a tenant on this node, including what is not committed yet."""
 
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
-        """Make a change and commit it; returns when the commit was granted.
+        """Make a change and commit it. Return when the commit is granted.
 
         Raises `AlreadyExists` (``timeline_exists``), `NotFound`, `InvalidRequest` (``below_cutoff``,
         ``lsn_not_committed``, ``timeline_in_use``, ``read_only``), `Unavailable`.
         """
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
-        """The value of a key at an LSN (None: the newest ingested, but at least `at_least`, which is waited for)."""
+        """Return the value of a key at an LSN; None: at the newest ingested LSN, once that has reached `at_least`."""
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
     ) -> FoundMany:
-        """As `get`, of many keys at one LSN, in the order asked."""
+        """Return the values of many keys at one LSN, in the order of the keys. Otherwise as `get`."""
 
     def scan(
         self,
@@ -306,20 +311,20 @@ class NodePort(Protocol):
         lsn: int | None = None,
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`).
+        """Return keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`).
 
-        At least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client continues
-        there when the node is lost while it reads.
+        There is at least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client
+        continues at this LSN on another node if this node is lost during the scan.
         """
 
     def checkpoint(self, tenant: str) -> int:
-        """Flush and commit what is ingested; the committed transaction's id."""
+        """Flush and commit what is ingested. Return the id of the committed transaction."""
 
     def compact(self, tenant: str, timeline: str) -> None:
-        """Merge all files of a timeline into one run; committed with the next commit."""
+        """Merge all files of a timeline into one run, which the next commit commits."""
 
     def lag(self, tenant: str) -> dict[str, int]:
-        """Rows in the log that are not ingested, by timeline id."""
+        """Return the number of rows in the log that are not ingested, by timeline id."""
 
 
 # ---- clients and operators to control plane
@@ -330,17 +335,17 @@ class Route(Message, frozen=True):
 
     tenant: str
     node: str | None
-    """None: it is attached nowhere now."""
+    """The preferred node; None: the tenant is attached nowhere now."""
     url: str | None
     generation: int
     names: dict[str, str]
-    """Names of the committed timelines, to their ids."""
+    """Ids of the committed timelines, by name."""
     sealed: tuple[str, ...] = ()
-    """Ids of those that take no rows: a restore has replaced them."""
+    """Ids of the timelines that take no rows, because a restore has replaced them."""
     lag_rows: int = 0
-    """Reported by the target of a relocation, or by a node that cannot keep up: clients slow their appends down."""
+    """Lag of a relocation's target, or of a node that cannot keep up. Clients slow down their appends."""
     committed: dict[str, int] = {}
-    """The last committed LSN of each timeline by its id, at the least: the log gives each later row a larger one."""
+    """A committed LSN of each timeline, by id. It may be older than the last one; new rows always get larger LSNs."""
 
 
 class NodeStatus(Message, frozen=True):
@@ -356,7 +361,7 @@ class NodeStatus(Message, frozen=True):
 
 
 class Event(Message, frozen=True):
-    """Something that operators want to know later: a failover, a relocation, a rejection, a decommission."""
+    """Something that happened and that operators may ask for: a failover, relocation, rejection or decommission."""
 
     at_ms: int
     kind: str
@@ -385,7 +390,7 @@ class TransactionList(Message, frozen=True):
 
     unfinished: tuple[Transaction, ...]
     finished: tuple[Transaction, ...]
-    """Newest first, at most a thousand."""
+    """Finished transactions, newest first, at most a thousand."""
     to_collect: tuple[int, ...]
 
 
@@ -399,68 +404,68 @@ class FleetAddress(Message, frozen=True):
     ledger: str
     """``kv``: the database in the storage; ``postgresql``."""
     folder: int = 0
-    """Of a storage in a folder, the number that its file system gives the folder; 0: not known."""
+    """The file system's number of the folder, for a storage in a folder; 0: unknown."""
 
 
 class OperatorPort(Protocol):
     """The control plane, as clients and operators call it (``/v1`` and ``/control/v1``)."""
 
     def address(self) -> FleetAddress:
-        """Where storage and log are (``GET /v1/fleet``)."""
+        """Return the URLs of storage and log (``GET /v1/fleet``)."""
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
-        """Make a tenant and attach it; `policy` None: the defaults.
+        """Create a tenant and attach it; `policy` None: the defaults.
 
         Raises `AlreadyExists` (``tenant_exists``), `InvalidRequest`.
         """
 
     def delete_tenant(self, tenant: str) -> None:
-        """Detach a tenant and delete all its objects and its logs; when it returns, no client can write to it.
+        """Detach a tenant and delete all its objects and logs. After the return, no client can write to it.
 
         Raises `NotFound` (``tenant_not_found``).
         """
 
     def tenants(self) -> list[TenantRecord]:
-        """All tenants, by name."""
+        """Return all tenants, by name."""
 
     def tenant(self, tenant: str) -> TenantRecord:
-        """One tenant. Raises `NotFound` (``tenant_not_found``)."""
+        """Return one tenant. Raises `NotFound` (``tenant_not_found``)."""
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
         """Replace a tenant's settings."""
 
     def route(self, tenant: str) -> Route:
-        """Where a tenant is. When it shows that a name has moved, no client writes to what had the name before.
+        """Return where a tenant is. Once a route shows that a name has moved, no client can write to its old timeline.
 
-        Raises `NotFound` (``tenant_not_found``), also of a tenant that is being deleted.
+        Raises `NotFound` (``tenant_not_found``), also for a tenant that is being deleted.
         """
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         """Hand a change to the tenant's preferred node. Raises as `NodePort.change`."""
 
     def manifest(self, tenant: str) -> Manifest:
-        """The last committed manifest, read from the store."""
+        """Return the last committed manifest, read from the store."""
 
     def transactions(self, tenant: str) -> TransactionList:
         """The transactions of a tenant."""
 
     def nodes(self) -> list[NodeStatus]:
-        """All nodes."""
+        """Return all nodes."""
 
     def migrate(self, tenant: str, node: str) -> None:
-        """Begin to move a tenant to a node, without downtime. Returns at once; `tenant` shows the relocation."""
+        """Begin to move a tenant to a node, without downtime. Return at once; `tenant` shows the relocation."""
 
     def attach_reader(self, tenant: str, node: str) -> None:
         """Attach a tenant to a further node, read-only."""
 
     def drain(self, node: str, *, undo: bool = False) -> None:
-        """Move all tenants off a node, one by one; or let it have tenants again, and move them back."""
+        """Move all tenants off a node, one by one. With `undo`, allow tenants on it again, and move them back."""
 
     def decommission(self, node: str) -> None:
-        """The node will never write again (its credentials are revoked): acknowledge its transactions for it."""
+        """Acknowledge the transactions of a node that will never write again, because its credentials are revoked."""
 
     def force_ack(self, tenant: str, txn: int) -> AckReply:
         """Acknowledge one rejected transaction for its node. The node must not be able to write any more."""
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
-        """Events with their positions, oldest first, behind a position."""
+        """Return the events after a position, with their positions, oldest first."""
