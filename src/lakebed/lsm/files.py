@@ -1,6 +1,6 @@
-"""The files of one store: where new ones go, where each is read, and handles to read them with.
+"""The files of one store: the locations of new and existing files, and handles to read them.
 
-Owns: the way from a file's id to its place, which may be in another database.
+Owns: the mapping from a file's id to its location, which may be in another database.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from lakebed.objects.probe import store_time_ms
 from lakebed.runtime import Environment, Pool
 
 _HANDLE_COUNT_MAX: Final = 32_768
-"""Handles kept by default: twice the files that one version may have."""
+"""Default number of handles kept: twice the files that one version may have."""
 
 _REPLACED_COUNT_MAX: Final = 1024
-"""Files of older sets that are looked at again, whether a view has opened them since."""
+"""Most files of older sets that are checked again, because a view may have opened them since."""
 
 
 class FileStore:
     """Sorted files by id. Thread-safe.
 
     Args:
-        store: where new files go.
-        path_of: the path of a file in `store`, by id.
-        locate: store and path of a file to read, which may be another database's; None: all are ours.
-        cache: where tails and blocks are kept.
-        handle_count_max: handles kept, of about 1 KB each. When there are more, all are made anew, in about 2 us each.
+        store: the store of new files.
+        path_of: returns the path of a file in `store`, by id.
+        locate: returns store and path of a file to read, which may be another database's; None: all files are ours.
+        cache: keeps tails and blocks.
+        handle_count_max: most handles kept, of about 1 KB each. If there are more, all are dropped and made anew when
+            needed, in about 2 us each.
     """
 
     def __init__(
@@ -55,26 +56,29 @@ class FileStore:
         self.environment = environment
         self._readers: dict[str, FileReader] = {}
         self._readers_through: dict[tuple[str, int], FileReader] = {}
-        """Of files with a ceiling: versions that share a file may see different parts of it."""
+        """Handles of files with a ceiling: versions that share a file may see different parts of it."""
         self._replaced: deque[FileMeta] = deque(maxlen=_REPLACED_COUNT_MAX)
 
     def read_agreed_ms(self) -> int:
-        """The time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
+        """Return the time by our clock or by the store's, whichever is earlier. Cost: that of `store_time_ms`."""
         return min(self.environment.clock.now_ms(), store_time_ms(self._store, environment=self.environment))
 
     def writer(self, file_id: str, *, in_place: bool = False, pool: Pool | None = None) -> FileWriter:
-        """Begin a new file of ours; arguments as for `FileWriter`. Cost: no request."""
+        """Begin a new file in `store`. Arguments as `FileWriter`. Cost: no request."""
         path = self._path_of(file_id)
         return FileWriter(self._store, path, file_id=file_id, options=self._options, in_place=in_place, pool=pool)
 
     def reader(self, meta: FileMeta) -> FileReader:
-        """A handle to read a file, kept for the next call. Cost: no request; the file is opened when it is asked."""
+        """Return a handle to read a file, which is kept for the next call. The file is opened when it is first read.
+
+        Cost: no request.
+        """
         if meta.through_sequence is not None:
             return self._reader_through(meta, meta.through_sequence)
         reader = self._readers.get(meta.id)
         if reader is None:
             reader = self._new_reader(meta)
-            # One dictionary operation each, so that no lock is needed: two threads may both make the handle.
+            # Each is one dictionary operation, so no lock is needed. Two threads may both make the handle.
             if len(self._readers) >= self._handle_count_max:
                 self._readers.clear()
             self._readers[meta.id] = reader
@@ -94,10 +98,10 @@ class FileStore:
         return FileReader(store, path, meta=meta, cache=self.cache)
 
     def forget_replaced(self, before: FileSet, after: FileSet) -> None:
-        """Drop what is kept of files that a newer set has no more and that are mapped. One thread at a time.
+        """Drop handles and cache entries of mapped files that a newer set does not have. One thread at a time.
 
-        A file that is deleted keeps its place on the disk until then. An older view that is still read opens them
-        again, so those of some sets before are looked at too; those that were not mapped stay until others need room.
+        A deleted file uses disk space as long as it is mapped. An older view that is still read opens such files again,
+        so files of some earlier sets are checked too. Files that were not mapped stay until others need the space.
         """
         if before is after:
             return
@@ -108,7 +112,7 @@ class FileStore:
                 self.forget(file.id)
 
     def forget(self, file_id: str) -> None:
-        """Drop the handles of a file, and what the cache keeps of it: no version that is read has it any more."""
+        """Drop the handles and cache entries of a file that no version in use has any more."""
         readers = [self._readers.pop(file_id, None)]
         readers += [self._readers_through.pop(key, None) for key in list(self._readers_through) if key[0] == file_id]
         for reader in readers:

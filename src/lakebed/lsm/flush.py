@@ -1,7 +1,8 @@
-"""A memtable becomes a file of level 0.
+"""The flush of a memtable to a file of level 0.
 
-Invariants: one memtable, one file, however large; the file keeps what `compact_rows` keeps when something older may lie
-below, so tombstones stay, and so does what has expired: whether it has, this process's clock alone does not decide.
+Invariants: one memtable makes one file, however large. The file has the rows that `compact_rows` keeps if there may be
+older rows below. So tombstones stay, and expired rows stay too, because this process's clock alone does not decide
+whether they have expired.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ def encode_memtable(
     operator: MergeOperator | None,
     retain_since_sequence: int | None,
 ) -> FileWriter | None:
-    """Form a memtable's file; nothing is in the store before `FileWriter.finish`. None when there are no rows to keep.
+    """Form a memtable's file. Nothing is in the store before `FileWriter.finish`. None: there are no rows to keep.
 
     Args:
         memtable: no longer written to.
-        files: where the file will be.
+        files: the store of the new file.
         operator: combines operands; None leaves them as they are.
         retain_since_sequence: as `lakebed.lsm.resolve.compact_rows`; None keeps the newest version of each key only.
 
-    Cost: no request; some 0.3 us a row.
+    Cost: no request; some 0.3 us for each row.
     """
     pieces = memtable.sorted(sequence=memtable.last_sequence)
     writer = files.writer(file_id)

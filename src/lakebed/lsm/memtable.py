@@ -1,14 +1,19 @@
-"""The memtable: the rows written last, as a log of columns with an index.
+"""The memtable: the newest rows, as a log of columns with an index.
 
-Owns: `keys` and `values`, two lists in the order of writing (row ``i`` has sequence ``first_sequence + i``; the value
-None is a tombstone); `index`, from a key to its newest row; `older`, from a row to the row before it of the same key;
-`special`, from a row to (kind, expires_at_ms) where it is an operand or ends by itself. So a put is two appends and a
-dict store, a slice of the log is one Arrow batch, and the sorted form is one sort, kept in growing pieces.
+Owns:
+- `keys` and `values`, two lists in the order of writing. Row ``i`` has sequence ``first_sequence + i``. The value None
+  is a tombstone.
+- `index`, from a key to its newest row.
+- `older`, from a row to the previous row of the same key.
+- `special`, from a row that is an operand or has an expiry to (kind, expires_at_ms).
 
-Invariants: one writer at a time (the tree's lock); readers need no lock. What a row consists of is stored in the order
-special, older, value, key, index: a reader that finds a row by the index finds all of it, and the number of rows is the
-number of keys. Rows never change; `take_back` hides some that never became durable. Knows no visibility beyond "written
-up to sequence s", no operators, no files.
+So a put is two appends and a dict store, a slice of the log is one Arrow batch, and the sorted form is one sort, kept
+in growing pieces.
+
+Invariants: one writer at a time (the tree's lock); readers need no lock. The parts of a row are stored in the order
+special, older, value, key, index. So a reader that finds a row by the index finds all of it, and the number of rows is
+the number of keys. Rows never change; `take_back` hides some that never became durable. Knows no visibility beyond
+"written up to sequence s", no operators, no files.
 """
 
 from __future__ import annotations
@@ -32,16 +37,16 @@ ROW_OVERHEAD_BYTES: Final = 192
 """Memory of a row in addition to its bytes: two bytes objects (33 each), two list slots, a dict entry, an int."""
 
 TAIL_ROW_COUNT_MAX: Final = 256
-"""Newest rows that scans look through one by one, before they are sorted into a piece."""
+"""Most of the newest rows that scans search one by one. More are sorted into a piece."""
 
 _SORTED_BY_ARROW_MIN: Final = 4096
-"""From so many keys on an Arrow batch of them is sorted sooner than a list."""
+"""From this number of keys on, an Arrow batch of them is sorted faster than a list."""
 
 _PARTS_MAX: Final = 32
-"""In so many parts two sorted pieces may lie in each other to be joined without being sorted."""
+"""Most parts into which two sorted pieces are cut to be interleaved without sorting."""
 
 PIECE_BYTES_MAX: Final = 1 << 30
-"""Largest sorted piece: Arrow's offsets end at 2 GiB."""
+"""Largest sorted piece, because 2 GiB is the limit of Arrow's offsets."""
 
 PUT: Final = int(Kind.PUT)
 DELETE: Final = int(Kind.DELETE)
@@ -59,7 +64,7 @@ class Piece:
 
 
 class Memtable:
-    """Rows in memory. The hot path of a put may be written out by the caller; see the attributes' order above."""
+    """Rows in memory. A caller may inline the hot path of a put, in the order of the attributes above."""
 
     __slots__ = (
         "_hidden",
@@ -85,16 +90,16 @@ class Memtable:
         self.payload_bytes = 0
         """Bytes of keys and values."""
         self.last_wal_id: int | None = None
-        """For the store above: up to where its log is in here. Not read by the engine."""
+        """Last log object whose rows are in this table. For the store above; the engine does not read it."""
         self._hidden: tuple[tuple[int, int], ...] = ()
         """Ranges of rows that were taken back, ascending."""
         self._ordered: tuple[int, list[bytes], list[bytes]] = (0, [], [])
-        """Of how many rows the keys are ordered, and the keys; neither list is changed."""
+        """The count of rows whose keys are ordered, and the two lists of keys, which are never changed."""
         self._pieces: tuple[tuple[tuple[int, int], ...], tuple[Piece, ...]] = ((), ())
-        """What was hidden when they were made, and the sorted pieces."""
+        """The ranges that were hidden when the pieces were made, and the sorted pieces."""
 
     def put(self, key: bytes, value: bytes, expires_at_ms: int | None = None) -> None:
-        """Write a row that has the next sequence. Cost: about 0.25 us."""
+        """Write a PUT row, which gets the next sequence. Cost: about 0.25 us."""
         keys = self.keys
         row = len(keys)
         index = self.index
@@ -126,13 +131,13 @@ class Memtable:
         kinds: Sequence[int] | None = None,
         expires: Sequence[int | None] | None = None,
     ) -> None:
-        """Write many rows, with the next sequences in their order. Cost: about 0.2 us a row of a new key.
+        """Write many rows, with the next sequences in their order. Cost: about 0.2 us for each row of a new key.
 
         Args:
             keys: may repeat.
-            values: as many; None is a tombstone.
-            kinds: a `Kind` a row; None: puts, and tombstones where the value is None.
-            expires: Unix milliseconds or None a row; None: no row ends by itself.
+            values: one for each key; None is a tombstone.
+            kinds: a `Kind` for each row; None: tombstones for values None, otherwise puts.
+            expires: Unix milliseconds or None for each row; None: no row expires.
         """
         base, count = len(self.keys), len(keys)
         if any(len(column) != count for column in (values, kinds, expires) if column is not None):
@@ -162,10 +167,10 @@ class Memtable:
             raise
 
     def _mend(self, base: int) -> None:
-        """Leave all of a write that was torn apart, if its keys are here from row `base` on, or else nothing.
+        """Repair an interrupted write: keep all of it if its keys are here from row `base` on, otherwise nothing.
 
-        What it had stored of rows that are not here would be taken for a part of the rows that get their numbers.
-        Cost: about 0.1 us a row of the memtable.
+        Otherwise parts that it has stored of rows that are not here would become parts of the next rows with the same
+        numbers. Cost: about 0.1 us for each row of the memtable.
         """
         end = len(self.keys)
         del self.values[end:]
@@ -176,9 +181,9 @@ class Memtable:
         self.payload_bytes = sum(map(len, self.keys)) + sum(map(len, filter(None, self.values)))
 
     def take_back(self, start: int, end: int) -> None:
-        """Hide rows [start, end) by position, as if they had never been written; their sequences stay unused.
+        """Hide rows [start, end) by position, as if they had never been written. Their sequences stay unused.
 
-        Under the lock of the writers. Cost: about 1 us a row.
+        Under the lock of the writers. Cost: about 1 us for each row.
         """
         hidden = self._hidden = tuple(sorted({*self._hidden, (start, end)}))
         for key in set(self.keys[start:end]):
@@ -198,22 +203,22 @@ class Memtable:
 
     @property
     def row_count(self) -> int:
-        """Rows written, superseded ones included."""
+        """Number of rows written, including superseded ones."""
         return len(self.keys)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
+        """Whether no row was written."""
         return not self.keys
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest row; ``first_sequence - 1`` when empty."""
+        """Sequence of the newest row; ``first_sequence - 1`` if the memtable is empty."""
         return self.first_sequence + len(self.keys) - 1
 
     @property
     def size_bytes(self) -> int:
-        """Memory of rows and index, estimated; sorted pieces, which only scans make, come on top."""
+        """Estimated memory of rows and index, without the sorted pieces, which only scans make."""
         return self.payload_bytes + ROW_OVERHEAD_BYTES * len(self.keys)
 
     def _row(self, position: int) -> Row:
@@ -222,7 +227,7 @@ class Memtable:
         return Row(self.keys[position], self.first_sequence + position, kind, value or b"", expires_at_ms)
 
     def rows_of(self, key: bytes, sequence: int | None = None) -> list[Row]:
-        """Versions of a key, newest first, down to the first that is not an operand.
+        """Return the versions of a key, newest first, down to the first that is not an operand.
 
         Args:
             sequence: Newest sequence that counts, inclusive; None: all.
@@ -244,11 +249,14 @@ class Memtable:
         return rows
 
     def find_all(self, keys: Sequence[bytes], *, sequence: int | None = None) -> list[bytes | None] | None:
-        """The values of keys that are all here, in order, where each newest row says it all; None: use `find_values`.
+        """Return the values of keys, in order, if all keys are here and the newest row of each decides alone.
+
+        None: use `find_values`.
 
         Args:
             sequence: as for `rows_of`.
-        Cost: about 0.1 us a key; 1 us where a key is not here.
+
+        Cost: about 0.1 us for each key; 1 us if a key is not here.
         """
         try:
             rows = list(map(self.index.__getitem__, keys))
@@ -267,15 +275,17 @@ class Memtable:
     def find_values(
         self, keys: Sequence[bytes], values: dict[bytes, bytes] | None, *, sequence: int | None = None
     ) -> dict[bytes, list[Row]]:
-        """`rows_of` of some keys, without rows where a value says it all.
+        """As `rows_of`, for several keys; keys for which a value suffices get no rows.
 
         Args:
-            values: receives the values of keys whose newest row is a PUT that does not end; None: all have rows.
+            values: receives the values of keys whose newest row is a PUT that does not expire; None: return rows for
+                these keys too.
             sequence: as for `rows_of`.
 
         Returns:
-            The rows of other keys that are here.
-        Cost: about 0.2 us a key whose value is added, 1 us a key with rows.
+            The rows of the other keys that are here.
+
+        Cost: about 0.2 us for each key whose value is added, 1 us for each key with rows.
         """
         limit = len(self.keys) if sequence is None else sequence - self.first_sequence
         special, texts = self.special, self.values
@@ -290,18 +300,18 @@ class Memtable:
         return rows
 
     def newest_sequence(self, key: bytes) -> int | None:
-        """The sequence of the last write to a key; None when there is none in here."""
+        """Return the sequence of the last write to a key; None if this table has none."""
         position = self.index.get(key)
         return None if position is None else self.first_sequence + position
 
     def written_since(self, sequence: int) -> Iterable[bytes]:
-        """Keys of the rows with a larger sequence, oldest first; a key may stand there more than once."""
+        """Return the keys of the rows with a larger sequence, oldest first. A key may occur more than once."""
         return self.keys[max(0, sequence + 1 - self.first_sequence) :]
 
     def log(self, start: int, end: int) -> pa.RecordBatch:
-        """Rows [start, end) by position, in the order of writing, as a batch of `ROW_SCHEMA`.
+        """Return rows [start, end) by position, in the order of writing, as a batch of `ROW_SCHEMA`.
 
-        Cost: about 0.05 us a row. Raises `InternalError` for more than 2 GiB of keys or values.
+        Raises `InternalError` for more than 2 GiB of keys or values. Cost: about 0.05 us for each row.
         """
         keys = self.keys[start:end]
         count = len(keys)
@@ -325,16 +335,17 @@ class Memtable:
         return _form_batch(keys, sequences, kinds, cast("list[bytes]", values), expires)
 
     def _special_within(self, start: int, end: int) -> list[tuple[int, tuple[int, int | None]]]:
-        """Entries of `special` for rows [start, end); looked up from the smaller side."""
+        """Return the entries of `special` for rows [start, end). Iterate over the entries or the rows, if fewer."""
         special = self.special
         if end - start < len(special):
             return [(row, special[row]) for row in range(start, end) if row in special]
         return [entry for entry in special.copy().items() if start <= entry[0] < end]
 
     def order_keys(self) -> tuple[list[bytes], list[bytes]]:
-        """The keys of all rows so far, hidden ones included, each once: two ascending lists, the second a short one.
+        """Return the keys of all rows so far, including hidden ones: two ascending lists, of which the second is short.
 
-        Cost: nothing without new rows; a copy of the short list, and 1 us a new row; now and then 0.1 us a row of all.
+        Each key occurs once. Cost: nothing without new rows; otherwise a copy of the short list, 1 us for each new row,
+        and from time to time 0.1 us for each of all rows.
         """
         count, keys, late = self._ordered
         end = len(self.keys)
@@ -349,25 +360,25 @@ class Memtable:
                 for key in new:
                     if not _has(keys, key) and not _has(late, key):
                         insort(late, key)
-            # Two readers may do this at once: either's result is right.
+            # Two readers may do this at the same time. The result of either is right.
             self._ordered = (end, keys, late)
         return keys, late
 
     def sorted(
         self, start: bytes | None = None, end: bytes | None = None, *, sequence: int | None = None
     ) -> list[pa.RecordBatch]:
-        """All versions of the keys in [start, end), as batches of `ROW_SCHEMA` that are sorted each by itself.
+        """Return all versions of the keys in [start, end), as batches of `ROW_SCHEMA`, each of which is sorted.
 
         Args:
             start: First key; None: from the smallest.
             end: Key behind the last; None: to the largest.
-            sequence: Newest sequence that counts, inclusive; None: all.
+            sequence: Newest visible sequence, inclusive; None: all.
 
         Returns:
-            At most about log2(rows) batches, none of them empty; slices without copies, except for the newest rows.
+            At most about log2(rows) batches, none empty. They are slices without copies, except for the newest rows.
 
-        Cost: every row is sorted about log2(rows) times in the life of the memtable, when scans and puts alternate;
-        once when it is scanned after it was filled. Without new rows, 10 us a batch.
+        Cost: if scans and puts alternate, every row is sorted about log2(rows) times in the life of the memtable; if it
+        is scanned after it was filled, once. Without new rows 10 us for each batch.
         """
         count = self.row_count
         if sequence is not None:
@@ -399,7 +410,7 @@ class Memtable:
     def _with_rows(
         self, pieces: tuple[Piece, ...], count: int, hidden: tuple[tuple[int, int], ...]
     ) -> tuple[Piece, ...]:
-        """The pieces, grown to cover `count` rows. Two readers may do this at once: either's result is right."""
+        """Return the pieces, extended to cover `count` rows. Two readers may do this at once; either is right."""
         kept = list(pieces)
         position = kept[-1].end if kept else 0
         while position < count:
@@ -422,7 +433,7 @@ class Memtable:
         return tuple(kept)
 
     def _visible_log(self, start: int, end: int, hidden: tuple[tuple[int, int], ...]) -> pa.RecordBatch:
-        """Rows [start, end) as `log`, without the hidden ones."""
+        """Return rows [start, end) as `log`, without the hidden ones."""
         parts: list[pa.RecordBatch] = []
         for low, high in hidden:
             if low < end and high > start:
@@ -433,7 +444,7 @@ class Memtable:
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _end_of_batch(self, position: int, count: int) -> int:
-        """How far rows from `position` on fit into one piece."""
+        """Return the end of the rows from `position` on that fit into one piece."""
         if self.payload_bytes <= PIECE_BYTES_MAX:
             return count
         sizes: npt.NDArray[np.int64] = np.fromiter(
@@ -447,12 +458,12 @@ class Memtable:
         return min(count, position + max(1, fitting))
 
     def _rows_before(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
-        """Those of the rows that are among the first `count` of the log."""
+        """Return those of the rows that are among the first `count` rows of the log."""
         early = numbers_of(rows.column("sequence")) < self.first_sequence + count
         return rows.filter(mask_of(early))
 
     def _tail(self, covered: int, count: int, start: bytes | None, end: bytes | None) -> pa.RecordBatch:
-        """Rows [covered, count) of the log that lie in [start, end), sorted."""
+        """Return the rows [covered, count) of the log whose keys are in [start, end), sorted."""
         low = b"" if start is None else start
         hidden = self._hidden
         positions: Iterator[tuple[bytes, int]] = (
@@ -467,7 +478,7 @@ class Memtable:
 
 
 def _sort(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> pa.RecordBatch:
-    """Sort rows as `sort_rows` says; a `log` with hidden rows has more keys than there are rows, and is of no use."""
+    """Sort rows by `sort_rows`. A `log` with hidden rows is ignored, because it has more keys than there are rows."""
     order = sort_rows(rows, log=log)
     return rows if order is None else rows.take(indices_of(order))
 
@@ -475,14 +486,15 @@ def _sort(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> pa.RecordBatch:
 def _interleave(
     old: pa.RecordBatch, old_keys: KeyColumn, new: pa.RecordBatch, new_keys: KeyColumn
 ) -> list[pa.RecordBatch] | None:
-    """Cut two sorted batches, of which one is newer, so that their parts in turn are sorted.
+    """Cut two sorted batches, of which one is newer, into parts that are sorted if they are taken alternately.
 
-    Rows that are written together often have keys that lie together, as objects that are staged on one branch. To sort
-    all rows again for them took half of the time of a commit.
+    Rows that are written together often have neighbouring keys, such as objects that are staged on one branch. To sort
+    all rows again because of them took half of the time of a commit.
 
     Returns:
-        None when there would be more than `_PARTS_MAX` parts.
-    Cost: about 10 us a part.
+        None if there would be more than `_PARTS_MAX` parts.
+
+    Cost: about 10 us for each part.
     """
     parts: list[pa.RecordBatch] = []
     old_at = new_at = 0
@@ -504,7 +516,7 @@ def _has(keys: Sequence[bytes], key: bytes) -> bool:
 
 
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
-    """A few rows as a batch of `ROW_SCHEMA`, in their order."""
+    """Return a few rows as a batch of `ROW_SCHEMA`, in their order."""
     if not rows:
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in ROW_SCHEMA], schema=ROW_SCHEMA)
     keys, sequences, kinds, values, ends = zip(*rows, strict=True)
@@ -518,7 +530,7 @@ def _form_batch(
     values: Sequence[bytes],
     ends: pa.Int64Array,
 ) -> pa.RecordBatch:
-    """Columns of `ROW_SCHEMA` as a batch, without pandas, as `lakebed.lsm.columns` says."""
+    """Form a batch of `ROW_SCHEMA` from columns, without loading pandas (see `lakebed.lsm.columns`)."""
     numbers = [
         pa.Array.from_buffers(field.type, len(keys), [None, pa.py_buffer(column)])
         for field, column in ((ROW_SCHEMA.field(1), sequences), (ROW_SCHEMA.field(2), kinds))

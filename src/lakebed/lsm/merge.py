@@ -1,12 +1,15 @@
 """Merging sorted sources, many rows at a time.
 
-Owns: cutting sources into windows, and making one sorted table of a window. Invariants: all versions of a key, from all
-sources, are in one window; windows follow one another in the order of keys (or against it), and do not overlap; what a
-source has read ahead is bounded, and so is a window, unless a single key has more versions than that.
+Owns: cutting sources into windows, and making one sorted table of a window.
 
-How a cut is found: a source that may have more is complete only before (in reverse: behind) the last key it has shown.
-The smallest of those keys is the cut. Windows of readers begin small, so that the first row comes quickly, and grow, so
-that the work done once a window does not count. Knows no visibility: rows of all versions go in, and all come out.
+Invariants: all versions of a key, from all sources, are in one window. Windows follow one another in ascending or
+descending order of keys, and do not overlap. The rows that a source has read ahead are bounded, and so is a window,
+unless a single key has more versions than that.
+
+How a cut is found: a source that may have more rows is complete only before (in reverse: after) the last key that it
+has shown. The smallest of these keys is the cut. Windows of readers begin small, so that the first row comes quickly,
+and grow, so that the fixed work for each window does not matter. This module knows no visibility: rows of all versions
+go in, and all come out.
 """
 
 from __future__ import annotations
@@ -23,40 +26,40 @@ from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
 FIRST_ROW_COUNT: Final = 32
-"""Rows that each source shows before the first cut; fewer only from a source that has no more."""
+"""Rows that each source shows before the first cut. Only a source that has no more rows shows fewer."""
 WINDOW_ROW_COUNT: Final = 65_536
 """Rows that each source shows before a cut, once windows have grown."""
 WINDOW_GROWTH: Final = 4
 READ_AHEAD_BYTES: Final = 32 << 20
-"""Bytes that all sources together show before a cut; each shows at least one batch."""
+"""Bytes that all sources together show before a cut. Each shows at least one batch."""
 CONCATENATED_BYTES_MAX: Final = 1 << 30
-"""Arrow's offsets end at 2 GiB: rows that are larger together are put in order without being copied."""
+"""Rows that are larger together are ordered without being copied, because 2 GiB is the limit of Arrow's offsets."""
 
 
 class Part(NamedTuple):
-    """Sorted rows of one source that follow one another."""
+    """Consecutive sorted rows of one source."""
 
     rows: pa.RecordBatch
     plain: bool
-    """Nothing hides in here: every row is a PUT without an end, old enough for the reader, and the only version of its
-    key in its source."""
+    """Whether every row is visible: a PUT without an expiry, old enough for the reader, and the only version of its key
+    in its source."""
     size_bytes: int
-    """Of the rows, about."""
+    """Approximate size of the rows."""
 
     def slice(self, start: int, end: int) -> Part:
-        """Rows [start, end), without a copy."""
+        """Return rows [start, end), without a copy."""
         size_bytes = self.size_bytes * (end - start) // self.rows.num_rows
         return Part(self.rows.slice(start, end - start), self.plain, size_bytes)
 
 
 def first_key(rows: pa.RecordBatch) -> bytes:
-    """The smallest key of sorted rows, of which there must be one."""
+    """Return the smallest key of sorted rows, of which there must be at least one."""
     key: bytes = rows.column(0)[0].as_py()
     return key
 
 
 def last_key(rows: pa.RecordBatch) -> bytes:
-    """The largest key of sorted rows, of which there must be one."""
+    """Return the largest key of sorted rows, of which there must be at least one."""
     key: bytes = rows.column(0)[rows.num_rows - 1].as_py()
     return key
 
@@ -68,10 +71,10 @@ class Window:
     parts: list[Part]
     row_count: int
     of_one_source: bool
-    """Then the parts stand in the order of their keys."""
+    """Whether all parts are of one source. Then they are in the order of their keys."""
 
     def parts_in_order(self) -> list[Part] | None:
-        """The parts in the order of their keys, when they are of one source or do not overlap; else None."""
+        """Return the parts in the order of their keys if they are of one source or do not overlap, otherwise None."""
         if self.of_one_source:
             return self.parts
         ends = sorted((first_key(part.rows), last_key(part.rows), number) for number, part in enumerate(self.parts))
@@ -80,12 +83,12 @@ class Window:
         return None
 
     def merge_parts(self) -> pa.Table:
-        """The rows, sorted by (key ascending, sequence descending). No copy where parts do not overlap."""
+        """Return the rows, sorted by (key ascending, sequence descending), without a copy if parts do not overlap."""
         parts = self.parts_in_order()
         if parts is not None:
             return pa.Table.from_batches([part.rows for part in parts], schema=ROW_SCHEMA)
         batches = [part.rows for part in self.parts]
-        # To ask the rows themselves takes 40 us a batch.
+        # The exact size of the rows takes 40 us for each batch, so it is computed only if the estimate is large.
         may_be_huge = sum(part.size_bytes for part in self.parts) > CONCATENATED_BYTES_MAX
         if may_be_huge and sum(batch.nbytes for batch in batches) > CONCATENATED_BYTES_MAX:
             return _in_order_without_copy(batches)
@@ -95,14 +98,14 @@ class Window:
 
 
 def _in_order_without_copy(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Few, huge rows in order: one slice a row."""
+    """Order few, huge rows, with one slice for each row."""
     order = sort_rows(pa.concat_batches([batch.select(["key", "sequence"]) for batch in batches]))
     rows = [batch.slice(row, 1) for batch in batches for row in range(batch.num_rows)]
     return pa.Table.from_batches(rows if order is None else [rows[i] for i in order], schema=ROW_SCHEMA)
 
 
 class _Source:
-    """What one source has shown and no window has taken yet: `parts`, in the order of keys."""
+    """One source, with the `parts` that it has shown and no window has taken yet, in the order of keys."""
 
     __slots__ = ("_bytes", "_edge", "_iterator", "_reverse", "exhausted", "parts", "row_count")
 
@@ -116,7 +119,7 @@ class _Source:
         self.exhausted = False
 
     def fill(self, row_count: int, size_bytes: int) -> None:
-        """Show more until there are so many rows or bytes, or no more rows."""
+        """Show more parts until there are so many rows or bytes, or no more rows."""
         while not self.exhausted and (not self.parts or (self.row_count < row_count and self._bytes < size_bytes)):
             self.show_more()
 
@@ -132,18 +135,18 @@ class _Source:
             self._edge = None
 
     def edge(self) -> bytes:
-        """The key before which (in reverse: behind which) this source is complete, unless it is exhausted."""
+        """Return the key before which (in reverse: after which) this source is complete, unless it is exhausted."""
         if self._edge is None:
             self._edge = first_key(self.parts[0].rows) if self._reverse else last_key(self.parts[-1].rows)
         return self._edge
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has shown all rows of the last key that it has shown."""
+        """Whether the source has shown all rows of the last key that it has shown."""
         return self.exhausted or self.parts[0 if self._reverse else -1].plain
 
     def take(self, bound: bytes | None) -> list[Part]:
-        """Remove and return the rows before the bound (in reverse: behind it); None: all."""
+        """Remove and return the rows before the bound (in reverse: after it); None: all."""
         if bound is None:
             taken, self.parts = self.parts, []
         elif self._reverse:
@@ -156,7 +159,7 @@ class _Source:
 
 
 def _cut(parts: list[Part], key: bytes) -> tuple[list[Part], list[Part]]:
-    """The parts of one source before a key, and from it on."""
+    """Split the parts of one source into those before a key and those from the key on."""
     at = len(parts)
     while at and first_key(parts[at - 1].rows) >= key:
         at -= 1
@@ -170,15 +173,15 @@ def _cut(parts: list[Part], key: bytes) -> tuple[list[Part], list[Part]]:
 
 
 def _split_windows(taken: list[list[Part]], *, size_bytes: int, reverse: bool) -> Iterator[Window]:
-    """What sources gave at once, which may be several times what they were asked for, as windows of about one size.
+    """Split what sources gave together, which may be several times the requested size, into windows of similar size.
 
-    Merging copies a window twice. Sources that read in step, as all do where a scan begins, give all that each has read
-    at once. What one source gives alone is not copied, and stays whole.
+    Merging copies a window twice. Sources that read in step, as all do at the beginning of a scan, together give all
+    that each has read. The rows of a single source are not copied, and are not split.
     """
     while len(taken) > 1:
         row_count = sum(map(_count_rows, taken))
         piece_count = round(sum(part.size_bytes for parts in taken for part in parts) / size_bytes)
-        piece_count = min(piece_count, row_count // FIRST_ROW_COUNT)  # the sizes of rows may be those of larger buffers
+        piece_count = min(piece_count, row_count // FIRST_ROW_COUNT)  # sizes may be those of larger, shared buffers
         if piece_count < 2:
             break
         key = _key_at(max(taken, key=_count_rows), 1 - 1 / piece_count if reverse else 1 / piece_count)
@@ -194,7 +197,7 @@ def _split_windows(taken: list[list[Part]], *, size_bytes: int, reverse: bool) -
 
 
 def _key_at(parts: list[Part], share: float) -> bytes:
-    """The key before which a share of the rows of one source are."""
+    """Return the key before which a given share of the rows of one source are."""
     place = int(share * _count_rows(parts))
     for part in parts:
         if place < part.rows.num_rows:
@@ -219,16 +222,16 @@ def cut_windows(
     size_bytes: int | None = None,
     growing: bool = True,
 ) -> Iterator[Window]:
-    """Windows over sorted sources, each with all versions of its keys.
+    """Yield windows over sorted sources, each with all versions of its keys.
 
     Args:
-        sources: parts in the order of keys; in reverse the last part first, the rows within a part ascending still.
+        sources: parts in the order of keys; in reverse the last part comes first, but rows within a part ascend.
         reverse: from the largest keys to the smallest.
-        size_bytes: what all sources together may show before a cut, and about the most that a window of several of
-            them has; None: `READ_AHEAD_BYTES`.
-        growing: windows begin small, for who waits for the first row.
+        size_bytes: most bytes that all sources together show before a cut, and about the most bytes of a window of
+            several sources; None: `READ_AHEAD_BYTES`.
+        growing: windows begin small, for callers that wait for the first row.
 
-    Cost: at most `size_bytes` and a part a source are held; some 10 us a window and source.
+    Cost: memory of `size_bytes` and one part for each source; some 10 us for each window and source.
     """
     live = [_Source(source, reverse=reverse) for source in sources]
     bytes_max = size_bytes or READ_AHEAD_BYTES
@@ -262,21 +265,21 @@ def merge_windows(
     size_bytes: int | None = None,
     growing: bool = True,
 ) -> Iterator[pa.Table]:
-    """All rows of all sources, sorted by (key ascending, sequence descending).
+    """Yield all rows of all sources, sorted by (key ascending, sequence descending).
 
     Args:
-        sources: batches of `ROW_SCHEMA`, sorted each and one behind another; in reverse the last batch first, the rows
-            within a batch ascending still.
-        reverse: tables with the largest keys first; the rows within a table ascend still.
+        sources: sorted batches of `ROW_SCHEMA`, in the order of keys; in reverse the last batch comes first, but rows
+            within a batch ascend.
+        reverse: tables with the largest keys come first, but rows within a table ascend.
         size_bytes, growing: as `cut_windows`.
 
     Returns:
         Tables of `ROW_SCHEMA`, none empty, with all versions of a key in one of them. One source alone passes through
         without copies.
 
-    Cost: about 0.15 us a row where sources overlap; bounded memory, see `cut_windows`.
+    Cost: about 0.15 us for each row if sources overlap; bounded memory, see `cut_windows`.
     """
-    # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
+    # If batches are slices, their buffers may have more than the rows. Then windows are only smaller.
     parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
     for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes, growing=growing):
         yield window.merge_parts()

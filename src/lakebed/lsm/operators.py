@@ -1,8 +1,8 @@
-"""Merge operators: how operands written by ``merge`` and the value below them become one value.
+"""Merge operators, which combine operands written by ``merge`` and the value below them into one value.
 
-Owns: what an operator is, the registry by name, and the built-in ones. Invariants: a name means one operator for the
-whole process, because a database stores the name only; what an operator's `check` accepts, its `combine` can combine
-with any other accepted operand. Knows no rows, no files, no sequences.
+Owns: `MergeOperator`, the registry by name, and the built-in operators. Invariants: a name denotes one operator in the
+whole process, because a database stores only the name. An operator's `combine` can combine any operands that its
+`check` accepts. Knows no rows, no files, no sequences.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MergeOperator:
 
 
 def int64_from(stored: bytes, role: str) -> int:
-    """The number in 8 little-endian bytes; `role` names it in the error."""
+    """Decode the number in 8 little-endian bytes. `role` names it in the error."""
     if len(stored) != INT64_BYTES:
         raise InvalidRequest(
             f"The operator add_int64 adds numbers of 8 bytes (little-endian, two's complement), and the {role} has "
@@ -60,7 +60,7 @@ def int64_from(stored: bytes, role: str) -> int:
 
 
 def add_int64(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes:
-    """The sum, modulo 2**64: it wraps, since a read must not fail for operands that were accepted one by one."""
+    """Return the sum, modulo 2**64. It wraps, because a read must not fail for operands that were accepted singly."""
     total = 0 if base is None else int64_from(base, "value below the operands")
     for operand in operands:
         total += int64_from(operand, "operand")
@@ -68,27 +68,27 @@ def add_int64(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> byte
 
 
 def check_int64(operand: bytes) -> None:
-    """Raises `InvalidRequest` unless the operand has 8 bytes."""
+    """Raise `InvalidRequest` unless the operand has 8 bytes."""
     int64_from(operand, "operand")
 
 
 def append(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes:
-    """The base, then every operand, one behind another."""
+    """Return the concatenation of the base and every operand."""
     return (base or b"") + b"".join(operands)
 
 
 def largest(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes:
-    """The largest of base and operands, as unsigned bytes."""
+    """Return the largest of base and operands, as unsigned bytes."""
     return max(operands) if base is None else max(base, *operands)
 
 
 def smallest(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes:
-    """The smallest of base and operands, as unsigned bytes."""
+    """Return the smallest of base and operands, as unsigned bytes."""
     return min(operands) if base is None else min(base, *operands)
 
 
 def last(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes:
-    """The newest operand."""
+    """Return the newest operand."""
     return operands[-1]
 
 
@@ -124,10 +124,10 @@ def register_operator(operator: MergeOperator) -> None:
 
 
 def find_operator(name: str) -> MergeOperator:
-    """The operator of that name.
+    """Return the operator of a name.
 
     Raises:
-        InvalidRequest: none is registered; the sentence names those that are.
+        InvalidRequest: no operator has this name. The message names the registered ones.
     """
     operator = OPERATORS.get(name)
     if operator is None:

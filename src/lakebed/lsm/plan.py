@@ -1,13 +1,13 @@
-"""Which files to merge next: size-tiered, and pure.
+"""The choice of the files to merge next. It is size-tiered. Pure.
 
-Owns: `plan_compaction` and `plan_full`. A version's files stand in the order of their age, level-0 files first, then
-runs. A plan takes neighbours only, and its output takes their place, so newer data always comes before older.
+Owns: `plan_compaction` and `plan_full`. A version's files are in the order of their age: first the files of level 0,
+then runs. A plan takes only neighbours, and its output takes their place, so newer data always comes before older data.
 
-Bounds, with k = `run_compaction_count` (a property test holds them):
-- Read amplification: when no plan is left there are fewer than `l0_compaction_count` files of level 0, and at most
+Bounds, with k = `run_compaction_count` (a property test checks them):
+- Read amplification: if no plan is left there are fewer than `l0_compaction_count` files of level 0, and at most
   (k - 1) x (1 + log2(largest / smallest run)) runs: of any k neighbours one is more than twice the largest before it.
-- Write amplification: a row is rewritten about once a tier, and tiers grow by k: 1 + log_k(database / memtable).
-- Garbage: when the tombstones above the oldest run are half as many as its rows, everything is merged.
+- Write amplification: a row is rewritten about once in each tier, and tiers grow by k: 1 + log_k(database / memtable).
+- Garbage: if the tombstones above the oldest run are half as many as its rows, everything is merged.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Final
 from lakebed.lsm.model import FileMeta, FileSet, Run
 
 L0_INPUT_COUNT_MAX: Final = 64
-"""Most files of level 0 that one compaction reads side by side: each needs memory for what is read ahead."""
+"""Most files of level 0 that one compaction reads together. Each needs memory for reading ahead."""
 
 _ALIKE_RATIO: Final = 2
-"""A run counts among its newer neighbours while it is at most this many times the largest of them."""
+"""A run is in the tier of its newer neighbours if it is at most this many times as large as the largest of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """Neighbours to be merged into one run."""
+    """Neighbouring files and runs to merge into one run."""
 
     l0_ids: tuple[str, ...]
-    """Files of level 0, newest first: the oldest ones there are."""
+    """Files of level 0, newest first. They are the oldest files of level 0."""
     run_ids: tuple[str, ...]
-    """Runs, newest first; the newest ones there are when `l0_ids` is not empty."""
+    """Runs, newest first. They are the newest runs if `l0_ids` is not empty."""
     bottom: bool
-    """Whether nothing older remains below the output: only then may tombstones go."""
+    """Whether nothing older remains below the output. Only then may tombstones be dropped."""
     rewrite: bool = False
-    """Whether files must be written anew even where they could be taken over as they are."""
+    """Whether files must be written anew even if they could be taken over unchanged."""
 
     def inputs(self, file_set: FileSet) -> tuple[tuple[FileMeta, ...], tuple[Run, ...]]:
-        """The level-0 files and runs meant, newest first.
+        """Return the level-0 files and runs of the task, newest first.
 
         Raises:
             KeyError: one of them is not in the set, or runs between them are not part of the task.
@@ -49,10 +49,10 @@ class CompactionTask:
         return tuple(files[id] for id in self.l0_ids), tuple(runs[id] for id in self.run_ids)
 
     def apply_to(self, file_set: FileSet, run: Run | None) -> FileSet | None:
-        """The set with the output in the place of the inputs; None when an input is gone, or they are no neighbours.
+        """Return the set with the output in place of the inputs; None if an input is gone or they are not neighbours.
 
         Args:
-            run: the output; None when nothing was left.
+            run: the output; None if no row was left.
         """
         l0_place = len(file_set.l0) - len(self.l0_ids)
         if self.l0_ids and tuple(file.id for file in file_set.l0[max(l0_place, 0) :]) != self.l0_ids:
@@ -69,7 +69,7 @@ class CompactionTask:
 
 
 def plan_compaction(file_set: FileSet, *, l0_compaction_count: int, run_compaction_count: int) -> CompactionTask | None:
-    """What to merge next; None if nothing needs to be merged.
+    """Choose what to merge next; None if nothing needs to be merged.
 
     Args:
         l0_compaction_count: files of level 0 at which they are merged into a run, >= 1.
@@ -80,7 +80,7 @@ def plan_compaction(file_set: FileSet, *, l0_compaction_count: int, run_compacti
         return _task(file_set, l0_count=min(len(l0), L0_INPUT_COUNT_MAX), first_run=0, run_count=len(runs))
     if len(l0) >= l0_compaction_count:
         taken = l0[-L0_INPUT_COUNT_MAX:]
-        # The output of level 0 is one more run: when it would fill its tier, its tier goes with it and is read once.
+        # The output of level 0 is one more run. If it fills its tier, merge the tier too, so that rows are read once.
         group = _alike([sum(file.size_bytes for file in taken), *(run.size_bytes for run in runs)])
         with_runs = group - 1 if group >= run_compaction_count else 0
         return _task(file_set, l0_count=len(taken), first_run=0, run_count=with_runs)
@@ -93,10 +93,10 @@ def plan_compaction(file_set: FileSet, *, l0_compaction_count: int, run_compacti
 
 
 def plan_full(file_set: FileSet) -> CompactionTask | None:
-    """Everything into one run, written anew; None for an empty set.
+    """Plan to rewrite everything into one run; None for an empty set.
 
-    With more than `L0_INPUT_COUNT_MAX` files of level 0 it is a first step, of which `CompactionTask.l0_ids` are the
-    oldest: ask again.
+    With more than `L0_INPUT_COUNT_MAX` files of level 0 the task is only a first step, with the oldest files as
+    `CompactionTask.l0_ids`. Call again after it.
     """
     count = len(file_set.l0)
     if not count and not file_set.runs:
@@ -114,7 +114,7 @@ def _task(file_set: FileSet, *, l0_count: int, first_run: int, run_count: int, r
 
 
 def _alike(sizes: Sequence[int]) -> int:
-    """How many of the first sizes belong to one tier."""
+    """Return how many of the first sizes belong to one tier."""
     largest = sizes[0]
     count = 1
     while count < len(sizes) and sizes[count] <= _ALIKE_RATIO * largest:
@@ -126,7 +126,7 @@ def _alike(sizes: Sequence[int]) -> int:
 def _is_mostly_deleted(file_set: FileSet) -> bool:
     """Whether the tombstones above the oldest run are at least half as many as its rows.
 
-    Of files with a ceiling the counts are upper bounds: then a merge may come early or late, and changes no read.
+    For files with a ceiling the counts are upper bounds. Then a merge may come early or late, which changes no read.
     """
     if not file_set.runs:
         return False

@@ -1,13 +1,13 @@
-"""From all versions of keys to what a reader sees, and to what has to be kept.
+"""The rules of visibility: from all versions of keys, what a reader sees and what compaction has to keep.
 
-Owns: the rules of visibility. Of a key, the newest row up to the reader's sequence decides: a PUT is its value, unless
-it has expired; a tombstone, or an expired PUT, means absent; operands are combined with the first row below them that
-is none. Compaction keeps exactly what any reader it promises to serve could still see.
+For each key, the newest row up to the reader's sequence decides. A PUT gives its value, unless it has expired. A
+tombstone or an expired PUT means that the key is absent. Operands are combined with the first row below them that is
+not an operand. Compaction keeps exactly the rows that a reader which it has promised to serve could still see.
 
-Invariants: rows come sorted by (key, sequence descending), with all versions of a key at once. Rows with equal (key,
-sequence) are one row, whichever source they come from; of such, one that is not an operand wins, since it is an operand
-already combined. An operand that ends by itself is, when it has ended, as if it had never been. Only keys with operands
-go through Python row by row. Knows no sources, no files.
+Invariants: rows come sorted by (key, sequence descending), with all versions of a key together. Rows with equal (key,
+sequence) are one row, whichever source they come from. Of such rows, one that is not an operand wins, because it is the
+operand already combined. An expired operand has no effect, as if it had never been written. Only keys with operands are
+handled in Python row by row. Knows no sources, no files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MERGE: Final = int(Kind.MERGE)
 
 
 def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | None) -> Row | None:
-    """What one key reads as: a PUT with the newest row's sequence, or None when it is absent.
+    """Return the visible row of one key: a PUT with the newest row's sequence, or None if the key is absent.
 
     Args:
         rows: versions of one key, newest first, all visible, at least down to the first that is not an operand.
-        now_ms: Unix time in milliseconds, UTC: rows that end then or earlier have ended.
-        operator: of the database; None where it has none.
+        now_ms: Unix time in milliseconds, UTC. Rows whose expiry is then or earlier have expired.
+        operator: the operator of the database; None if it has none.
 
     Raises:
         InvalidRequest: there are operands and no operator, or the operator cannot combine them.
@@ -65,7 +65,7 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
 
 
 def combine(key: bytes, base: bytes | None, newest_first: list[bytes], operator: MergeOperator | None) -> bytes:
-    """Base and operands as one value. Raises `InvalidRequest` without an operator."""
+    """Combine base and operands into one value. Raises `InvalidRequest` without an operator."""
     if operator is None:
         raise InvalidRequest(
             f"The key {key[:64]!r} has operands of a merge, and the database was opened without their operator: "
@@ -76,13 +76,13 @@ def combine(key: bytes, base: bytes | None, newest_first: list[bytes], operator:
 
 
 class _Columns:
-    """The columns of a window that decide, as numpy arrays; each made when first asked for."""
+    """The columns of a window that decide, as numpy arrays. Each is made on first use."""
 
     def __init__(self, window: pa.Table) -> None:
         self.table = window
         self.kinds: npt.NDArray[np.uint8] = numbers_of(window.column("kind"))
         self.starts: Mask = mark_changes(window.column("key"))
-        """Where the rows of another key begin."""
+        """Marks the first row of each key."""
         self.has_operands = bool((self.kinds == MERGE).any())
 
     def sequences(self) -> npt.NDArray[np.uint64]:
@@ -90,7 +90,7 @@ class _Columns:
         return numbers_of(self.table.column("sequence"))
 
     def mask_of_ended(self, now_ms: int) -> Mask | None:
-        """Which rows have ended; None when none can."""
+        """Return which rows have expired; None if no row can expire."""
         expires = self.table.column("expires_at_ms")
         if expires.null_count == len(expires):
             return None
@@ -99,7 +99,7 @@ class _Columns:
 
 
 def _without_repeats(columns: _Columns) -> _Columns:
-    """Rows of equal (key, sequence) made one: the one that is not an operand, if there is one."""
+    """Keep one of the rows with equal (key, sequence): one that is not an operand, if there is one."""
     sequences = columns.sequences()
     repeats = ~columns.starts[1:] & (sequences[1:] == sequences[:-1])
     if not repeats.any():
@@ -119,16 +119,17 @@ def visible(
     operator: MergeOperator | None,
     columns: Sequence[str] = ("key", "value"),
 ) -> pa.Table:
-    """What a reader sees of a window: each key at most once, keys ascending.
+    """Return the rows of a window that a reader sees: each key at most once, keys ascending.
 
     Args:
         window: rows of `ROW_SCHEMA`, sorted, with all versions of every key.
-        sequence: newest sequence that counts, inclusive; None: all.
+        sequence: newest visible sequence, inclusive; None: all.
         now_ms: Unix time in milliseconds, UTC.
-        operator: of the database, if it has one.
-        columns: of `ROW_SCHEMA`, to return; the sequence is the newest row's, and a combined value has no end.
+        operator: the operator of the database, if it has one.
+        columns: columns of `ROW_SCHEMA` to return. The sequence is that of the newest row. A combined value has no
+            expiry.
 
-    Cost: about 0.03 us a row; a key whose newest row is an operand some microseconds.
+    Cost: about 0.03 us for each row; some microseconds for a key whose newest row is an operand.
     """
     if sequence is not None and window.num_rows and cast(int, pc.max(window.column("sequence")).as_py()) > sequence:
         window = window.filter(mask_of(numbers_of(window.column("sequence")) <= np.uint64(sequence)))
@@ -155,7 +156,7 @@ def visible(
 
 
 def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
-    """Of each key with a row in `heads`: that row's position, and the rows from it on to the end of the key."""
+    """Yield for each key with a row in `heads` this row's position, and the rows from it to the end of the key."""
     positions = np.flatnonzero(heads)
     starts = np.append(np.flatnonzero(rows.starts), len(rows.starts))
     ends = starts[np.searchsorted(starts, positions, side="right")]
@@ -170,7 +171,7 @@ def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
 
 
 def _replace_rows(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
-    """The window with other rows at some positions."""
+    """Return the window with other rows at some positions."""
     if not rows:
         return window
     columns = [
@@ -190,23 +191,23 @@ def compact_rows(
     retain_since_sequence: int | None,
     operator: MergeOperator | None,
 ) -> pa.Table:
-    """The rows of a window that have to be kept, so that no read changes.
+    """Return the rows of a window that have to be kept, so that the result of no read changes.
 
     Args:
         window: rows of `ROW_SCHEMA`, sorted, with all versions of every key.
-        now_ms: Unix time in milliseconds, UTC; no reader reads at an earlier time. None: no row is taken for expired.
-        bottom: nothing older than these rows lies below them, in no file that stays.
-        retain_since_sequence: oldest sequence that is still read at; rows above it stay as they are. None: only the
-            newest state is read.
-        operator: None: operands stay as they are.
+        now_ms: Unix time in milliseconds, UTC. No reader reads at an earlier time. None: no row counts as expired.
+        bottom: whether no file that stays has older rows of these keys.
+        retain_since_sequence: oldest sequence at which readers still read. Rows above it stay as they are. None:
+            readers read only the newest state.
+        operator: combines operands; None: operands stay as they are.
 
     Returns:
-        Rows of `ROW_SCHEMA`, sorted; (key, sequence) unique. An expired PUT has become a tombstone, or is gone at the
-        bottom. Operands are combined with a PUT below them, unless that PUT ends by itself: the result would end with
-        it. Operands that the operator refuses stay, so that the read says why; so do those whose result would
-        be too large for a value.
+        Rows of `ROW_SCHEMA`, sorted; (key, sequence) is unique. An expired PUT has become a tombstone, or is gone at
+        the bottom. Operands are combined with a PUT below them, unless that PUT has an expiry, because the result would
+        expire with it. Operands that the operator refuses stay, so that the read reports the reason. Operands whose
+        result would be too large for a value stay too.
 
-    Cost: about 0.05 us a row; a key with operands some microseconds.
+    Cost: about 0.05 us for each row; some microseconds for a key with operands.
     """
     if not window.num_rows:
         return window
@@ -240,7 +241,7 @@ def compact_rows(
 
 
 def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
-    """Tombstones for the rows that have ended, by position."""
+    """Return tombstones for the rows that have expired, by position."""
     positions = np.flatnonzero(lapsed)
     if not len(positions):
         return {}
@@ -255,7 +256,7 @@ def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
 def _compact_operands(
     versions: list[Row], *, now_ms: int | None, bottom: bool, operator: MergeOperator | None
 ) -> list[tuple[int, Row]]:
-    """What is kept of a key whose newest settled row is an operand: rows, and at which of the versions' places."""
+    """Return the rows to keep of a key whose newest settled row is an operand, each with the index of its version."""
     count = next((i for i, row in enumerate(versions) if row.kind != MERGE), len(versions))
     operands, base = versions[:count], versions[count] if count < len(versions) else None
     ends_at_ms = base.expires_at_ms if base is not None and base.kind == PUT else None

@@ -1,7 +1,7 @@
-"""Merging sorted sources, row by row: for windows of so few rows that setting up the columns would cost more.
+"""Merging sorted sources row by row, for windows of so few rows that setting up columns would cost more.
 
-Owns: rows of a batch as Python rows, and the versions of a few keys brought together. Invariant: it says the same as
-`lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
+Owns: the conversion of a batch to Python rows, and the grouping of the versions of a few keys. Invariant: the result is
+that of `lakebed.lsm.merge`; `lakebed.lsm.resolve` interprets both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed.lsm.model import Row
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of a batch of `ROW_SCHEMA`, in its order. Cost: about 10 us, and 0.4 us a row."""
+    """Return the rows of a batch of `ROW_SCHEMA`, in its order. Cost: about 10 us, and 0.4 us for each row."""
     keys, sequences, kinds, values, expires = batch.columns
     ends = [None] * len(keys) if expires.null_count == len(keys) else expires.to_pylist()
     columns = (keys_of(keys), numbers_of(sequences).tolist(), numbers_of(kinds).tolist(), keys_of(values), ends)
@@ -25,12 +25,12 @@ def rows_of_batch(batch: pa.RecordBatch) -> list[Row]:
 
 
 def newest_first(rows: list[Row]) -> None:
-    """Sort the rows of one key, which may come from several sources; of one sequence an operand stands last."""
+    """Sort the rows of one key from several sources, newest first. Of rows with equal sequences an operand is last."""
     rows.sort(key=lambda row: (-row.sequence, row.kind))
 
 
 def merge_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, list[Row]]]:
-    """The rows of all batches, by key: keys ascending, the versions of each newest first."""
+    """Yield the rows of all batches by key: keys ascending, the versions of each key newest first."""
     rows = [row for batch in batches for row in rows_of_batch(batch)]
     rows.sort(key=itemgetter(0))
     for key, group in groupby(rows, itemgetter(0)):

@@ -1,12 +1,13 @@
-"""The first rows of a scan that begins at a key, as lists: most such scans end soon.
+"""The first rows of a scan that begins at a key, as lists, because most such scans end soon.
 
-Owns: taking rows below one key after another from all sources, and merging them. Forming Arrow batches and sorting them
-costs as much as a hundred rows, so the first rows are taken some pages of each file at a time, and some keys of each
-memtable. Where the next step ends is known before anything is read: files know the keys from which their pages begin.
+Owns: reading rows from all sources in steps, each up to a bound key, and merging them. Forming Arrow batches and
+sorting them costs as much as a hundred rows. So the first rows are taken some pages of each file and some keys of each
+memtable at a time. The bound of a step is known before anything is read, because files know the first keys of their
+pages.
 
-Invariants: a step takes all that each source has of its keys, and the next one begins where it ends; sources are given
-from the newest to the oldest, and of two sources the first has the newer rows of every key. It says the same as
-`lakebed.lsm.merge`, and `lakebed.lsm.resolve` gives both their meaning.
+Invariants: a step takes all rows that each source has of the step's keys, and the next step begins where it ends.
+Sources are given from the newest to the oldest, and of two sources the first has the newer rows of every key. The
+result is that of `lakebed.lsm.merge`; `lakebed.lsm.resolve` interprets both.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind, Row
 
 FIRST_ROW_COUNT: Final = 32
-"""Rows of the largest source that the first step takes, about, where the scan has no limit."""
+"""Approximate number of rows of the largest source that the first step takes if the scan has no limit."""
 
 _ROW_COUNT: Final = 64
-"""Of each further step: more rows of 1 KB leave the processor's cache before they are given."""
+"""As `FIRST_ROW_COUNT`, of each further step. More rows of 1 KB would leave the processor's cache before their use."""
 
 NO_ROWS: Final = b""
-"""What `Source.find` says where nothing can be taken: no key is below."""
+"""The result of `Source.find` if nothing can be taken. No key is smaller."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
 
 Newest = dict[bytes, Any]
-"""Of keys the value (bytes), where the newest row is a PUT that does not end, else the rows that decide (list[Row]),
-newest first."""
+"""By key: the value (bytes) if the newest row is a PUT that does not expire, otherwise the rows that decide
+(list[Row]), newest first."""
 
 
 class Source(Protocol):
-    """Rows in the order of their keys, which are read step by step: each begins at the bound of the one before."""
+    """Rows in the order of their keys. They are read in steps. Each step begins at the bound of the previous one."""
 
     def find(self, low: bytes, row_count: int) -> tuple[bytes | None, Any]:
-        """A key behind about `row_count` of the rows from `low` on, and for `take` where these are.
+        """Find the end of about `row_count` rows from `low` on.
 
-        The key is above `low`; None: there are no more rows than that. `NO_ROWS` where rows follow that cannot be taken
-        like this.
+        Returns:
+            A key after these rows, which is above `low`; None: there are no more rows; `NO_ROWS`: the next rows cannot
+            be taken in this way. And the place of the rows, for `take`.
         """
         ...
 
@@ -50,30 +52,30 @@ class Source(Protocol):
         """Put the rows with keys in [low, bound) over those of older sources; None: all from `low` on.
 
         Args:
-            place: what `find` said of `low`; the bound is not above the key that it said.
+            place: the place that `find` returned for `low`. The bound is not above the key that it returned.
 
         Returns:
-            False where all are values.
+            False if all are values.
         """
         ...
 
 
 def put_rows(newest: Newest, keys: Iterable[bytes], values: Iterable[bytes | list[Row]]) -> None:
-    """Put values, and rows that decide, over those of older sources, which count below operands alone."""
+    """Put values, and rows that decide, over those of older sources, which matter only below operands."""
     for key, value in zip(keys, values, strict=True):
         older = newest.get(key)
         if older is not None and isinstance(value, list) and all(row.kind == _MERGE for row in value):
-            # Older than every row above, and what is below it does not count: any sequence will do.
+            # The value is older than every row above it, and rows below it do not matter, so any sequence will do.
             value = value + (older if isinstance(older, list) else [Row(key, 0, _PUT, older, None)])
         newest[key] = value
 
 
 class KeysOfMemtable(Source):
-    """What a memtable has of some of its keys.
+    """The rows of some keys of a memtable.
 
     Args:
         keys: ascending.
-        sequence: newest that counts, inclusive; None: all.
+        sequence: newest visible sequence, inclusive; None: all.
     """
 
     __slots__ = ("_keys", "_memtable", "_sequence")
@@ -107,19 +109,21 @@ def merge_sources(
     count: int,
     first_count: int = FIRST_ROW_COUNT,
 ) -> Generator[Iterable[tuple[bytes, bytes]], None, bytes | None]:
-    """Keys and values of the first of the rows of [start, end) of all sources, ascending, some at a time, at least one.
+    """Yield keys and values of the first rows of [start, end) of all sources, ascending, in pieces of at least one row.
 
     Args:
-        sources: newest first; of none the rows below `start` count.
+        sources: newest first. Their rows below `start` are ignored.
         end: key behind the last; None: to the largest.
-        resolve: what the rows of one key mean.
-        count: of rows that all steps take of the largest source, about. Rows that give nothing count too: where
-            many follow one another that were deleted, batches pass them in a tenth of the time.
-        first_count: of rows of the largest source that the first step takes, about: no fewer come if none was deleted.
+        resolve: returns the visible row for the rows of one key.
+        count: approximate number of rows that all steps together take of the largest source. Rows that give no result
+            count too: batches pass over a sequence of many deleted rows in a tenth of the time.
+        first_count: approximate number of rows of the largest source that the first step takes. If none of them was
+            deleted, no fewer rows come.
 
     Returns:
-        A key that is above all that were given and not above any other; None: there are no others.
-    Cost: about 1 us a source for each step, and 0.1 us a row where only one source has some.
+        A key that is above all keys that were yielded and not above any other; None: there are no others.
+
+    Cost: about 1 us for each source and step, and 0.1 us for each row if only one source has rows.
     """
     low, row_count, taken_count = start, first_count, 0
     while True:
@@ -143,7 +147,7 @@ def merge_sources(
         if rows_decide:
             _resolve_rows(newest, resolve)
         if newest:
-            yield sorted(newest.items())  # keys differ: no value is compared
+            yield sorted(newest.items())  # keys are unique, so values are never compared
         if is_last or bound is None:
             return None
         taken_count += row_count
@@ -154,7 +158,7 @@ def merge_sources(
 
 
 def _resolve_rows(newest: Newest, resolve: Callable[[list[Row]], Row | None]) -> None:
-    """Put values in the place of rows that decide; keys that have none go."""
+    """Replace rows that decide by their value. Remove keys without a value."""
     for key in [key for key, value in newest.items() if isinstance(value, list)]:
         row = resolve(newest[key])
         if row is None:
