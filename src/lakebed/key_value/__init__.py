@@ -1,5 +1,5 @@
-"""The key-value store under repositories and fleets: one port, and what can stand behind it.
+"""The key-value store under repositories and fleets: one port and its implementations.
 
-`port` says what every implementation promises; `database` and `postgres` are the implementations; `open_key_value`
-in `lakebed.key_value.open` chooses by URL. Importing this package costs nothing.
+`port` defines what every implementation promises. `database` and `postgres` implement it. `open_key_value` in
+`lakebed.key_value.open` chooses the implementation by URL. Importing this package costs nothing.
 """

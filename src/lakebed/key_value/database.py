@@ -1,7 +1,7 @@
 """The key-value port over a `kv` database: the default, on a folder or a bucket, owned by one process.
 
-Owns: the settings that suit records and staged rows, and what the port's promises are in terms of a database. Every
-call is one of `Database`: reads of the port are its linearizable ones, writes its conditional batches. Thread-safe.
+Owns: the settings for records and staged rows, and the mapping of the port's promises to a database. Every call maps to
+one call of `Database`: a read to a linearizable read, a write to a conditional batch. Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.kv.reclaim import PINNED
 
 DATABASE_OPTIONS: Final = DatabaseOptions(
-    # Rows are a few hundred bytes: so many are in a memtable that a quarter of the usual bytes is a good file, and a
-    # process that stages a million of them stays small.
+    # A row has a few hundred bytes, so a quarter of the usual bytes already holds enough rows for a good file, and a
+    # process that stages a million rows stays small.
     l0_sst_bytes=32 << 20,
     unflushed_bytes_max=128 << 20,
     transaction_history_bytes_max=64 << 20,
-    # Heads and boundaries are read with every write; entries that are asked for again stay as rows.
+    # Every write reads heads and boundaries. Entries that are read again stay in memory as rows.
     row_cache_bytes=32 << 20,
 )
 """Settings of the database of repositories."""
 
 COLLECTOR_OPTIONS: Final = CollectorOptions(grace=timedelta(hours=1))
-"""What its collection may take. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
+"""What a collection may delete. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
 
 LOG_COUNT_MAX: Final = 20_000
-"""Objects of the log that one of its collections takes. A busy server writes a million in an hour, and to judge all of
-them at once would take more memory than all its caches."""
+"""Most log objects that one collection deletes.
+
+A busy server writes a million in an hour. To examine all of them at once would take more memory than all its caches.
+"""
 
 
 def _read_failed(error: OutcomeUnknown) -> Unavailable:
-    """A read that waited for a write without a clear answer, and got none either: the read itself changed nothing."""
+    """Translate the unknown outcome of a write for a read that waited for that write: the read changed nothing."""
     return Unavailable(error.message, kind=error.kind, **error.facts)
 
 
 class DatabaseSnapshot(KeyValueSnapshot):
-    """A moment of a database: a snapshot of an open one, or a reader that stays at its version."""
+    """The state of a database at one moment: a snapshot of an open one, or a reader that stays at its version."""
 
     def __init__(self, snapshot: Snapshot | DatabaseReader) -> None:
         self._snapshot = snapshot
@@ -94,7 +96,7 @@ class DatabaseKeyValue(KeyValue):
         return self.database.fenced
 
     def get(self, key: bytes) -> bytes | None:
-        """Cost: 1 HEAD; on a local folder about 15 us. Waits for no write that is under way."""
+        """Cost: 1 HEAD; on a local folder about 15 us. Does not wait for writes in progress."""
         check_key(key)
         try:
             with self.database.snapshot(linearizable=True) as now:
@@ -107,7 +109,7 @@ class DatabaseKeyValue(KeyValue):
         return self.database.get(check_key(key))
 
     def snapshot(self) -> DatabaseSnapshot:
-        """Cost: 1 HEAD; on a local folder about 15 us. Waits for no write under way."""
+        """Cost: 1 HEAD; on a local folder about 15 us. Does not wait for writes in progress."""
         try:
             return DatabaseSnapshot(self.database.snapshot(linearizable=True))
         except OutcomeUnknown as error:
@@ -120,7 +122,7 @@ class DatabaseKeyValue(KeyValue):
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """Cost: about 10 us, and 1 PUT shared by all that write at once."""
+        """Cost: about 10 us, and 1 PUT that concurrent writes share."""
         change = validate_change(puts, deletes, expected)
         batch = WriteBatch()
         for key, value in change.puts.items():
@@ -130,16 +132,16 @@ class DatabaseKeyValue(KeyValue):
         self.database.write_if(batch, expected=expected)
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """Cost: about 1 us a row, and one object of the log however many there are."""
+        """Cost: about 1 us a row, and one log object for any number of rows."""
         batch = WriteBatch()
         batch.put_many(*validate_columns(keys, values, expected))
         self.database.write_if(batch, expected=expected)
 
     def maintain(self) -> None:
-        """Objects of the log, files and manifests that no version needs are deleted.
+        """Delete log objects, files and manifests that no version needs.
 
-        Cost: 4 LIST and 1 GET; if anything goes, about 6 requests more and 1 DELETE a thousand objects; again for each
-        part of the log.
+        Cost: 4 LIST and 1 GET. If anything is deleted, about 6 requests more and 1 DELETE for every thousand objects;
+        the same again for each part of the log.
         """
         count_max = LOG_COUNT_MAX
         while True:

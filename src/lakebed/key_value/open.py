@@ -1,6 +1,6 @@
-"""`open_key_value`: from a URL or a store to a key-value store.
+"""`open_key_value`: open a key-value store from a URL or an object store.
 
-Owns: which implementation serves which URL, and what is said to whom a living owner turns away.
+Owns: which implementation serves which URL, and the error for a process that a living owner refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakebed.runtime import Environment
 
 _POSTGRES: Final = ("postgresql://", "postgres://")
 _RECORDS_END: Final = "/_repositories"
-"""Behind the storage's URL, where the records are unless they are elsewhere."""
+"""Suffix of the storage's URL: where the records are by default."""
 
 
 def open_key_value(
@@ -47,13 +47,15 @@ def open_key_value(
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
         create: make it when nothing is there.
-        take_over: also when another process owns it; that one is over then, and loses nothing that it acknowledged.
+        take_over: open it even if another process owns it. That process is fenced, and nothing that it acknowledged is
+            lost.
         durable: False does not wait for the disk, on local folders.
-        endpoint: where this process serves others; the errors of processes that it turns away name it.
+        endpoint: where this process serves others. The errors of processes that it refuses name it.
         options: settings of the database; None: those that suit repositories.
 
     Raises:
-        Conflict: kind ``owned``; another process owns it: its ``host``, ``pid`` and ``endpoint`` are facts.
+        Conflict: kind ``owned``; another process owns it. The error's facts have its ``host``, ``pid`` and
+            ``endpoint``.
         NotFound, InvalidRequest, Fenced, Unavailable, OutcomeUnknown: as `lakebed.kv.open`, or `open_postgres`.
     Cost: as `lakebed.kv.open`, or `open_postgres`.
     """
@@ -86,7 +88,7 @@ def open_key_value(
 
 
 def _explain(error: Conflict, url: str) -> Conflict:
-    """The error of an owned database in terms of repositories: who owns them, and what to do."""
+    """Restate the error of an owned database in terms of repositories: which process owns them, and what to do."""
     if error.kind != "owned":
         return error
     facts, storage = error.facts, url.removesuffix(_RECORDS_END)

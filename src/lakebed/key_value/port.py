@@ -1,17 +1,18 @@
-"""The port: what repositories and fleets need of the store that holds their records and staged rows.
+"""The port: the interface of the store that holds the records and staged rows of repositories and fleets.
 
-Owns: the two protocols, the verbs that are the same in every implementation, the limits of keys, values and writes, and
-the checks that every implementation makes, so that all refuse the same with the same sentence. Invariants, which one
-contract suite checks for all implementations:
+Owns: the two protocols; the verbs that are the same in every implementation; the limits of keys, values and writes; and
+the checks that every implementation makes, so that all refuse the same input with the same message.
+
+Invariants, which one contract suite checks for all implementations:
 
 - Keys are ordered as unsigned bytes.
-- A write is atomic, and durable when it returns; a write with ``expected`` happens only if every expected key has that
-  value at the very moment at which the write takes effect.
-- `KeyValue.get` and `KeyValue.snapshot` are linearizable: they show every write that was acknowledged before the call,
-  by any process, and nothing that can still be lost. After `OutcomeUnknown`, the next of them by the same handle
-  resolves the outcome of that write: it did happen, or never will.
+- A write is atomic, and durable when it returns. A write with ``expected`` happens only if every expected key has its
+  expected value at the moment at which the write takes effect.
+- `KeyValue.get` and `KeyValue.snapshot` are linearizable. They show every write that any process acknowledged before
+  the call, and nothing that can still be lost. After `OutcomeUnknown`, the next such call on the same handle resolves
+  the outcome of that write: it has happened, or it never will.
 - `KeyValue.peek` is at least as new as any write of this handle that has succeeded.
-- Every implementation may be called by many threads at once.
+- Many threads may call an implementation at once.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ from lakebed.kv.ranges import Bounds, check_range
 from lakebed.lsm import model
 
 BOUND_BYTES_MAX: Final = 65_535
-"""Longest start or end of a scan. A bound may be longer than a key: it only marks a position between keys."""
+"""Longest start or end of a scan, in bytes. A bound may be longer than a key: it only marks a position between keys."""
 
 KEY_BYTES_MAX: Final = 2_048
-"""Longest key: a path of 1,024 bytes behind a prefix. A page of PostgreSQL's index holds three keys, which is the limit
-behind this one."""
+"""Longest key, in bytes: a prefix and a path of 1,024 bytes.
+
+The limit follows from PostgreSQL: a page of its index must hold three keys.
+"""
 
 VALUE_BYTES_MAX: Final = 16 << 20
-"""Longest value: records and entries are small; whatever is large is an object."""
+"""Longest value, in bytes. Records and entries are small; large content is stored as objects."""
 
 WRITE_BYTES_MAX: Final = 256 << 20
-"""Most keys and values, in bytes, of one write."""
+"""Most bytes of one write, keys and values together."""
 
 PAIR_SCHEMA: Final = pa.schema(
     [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
@@ -47,16 +50,16 @@ PAIR_SCHEMA: Final = pa.schema(
 
 
 class KeyValueSnapshot(Protocol):
-    """All keys and values of one moment. Thread-safe. Use it in a ``with``, or close it."""
+    """All keys and values at one moment. Thread-safe. Use it in a ``with``, or close it."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order asked; they may repeat. Raises as `get`."""
+        """The values of many keys, in the order of the keys, which may repeat. Raises as `get`."""
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of ``[start, end)``, keys ascending, read as they are asked for.
+        """Keys and values of ``[start, end)``, keys ascending, read lazily.
 
         Args:
             start: first key; None: from the smallest.
@@ -70,7 +73,7 @@ class KeyValueSnapshot(Protocol):
         """The same rows as batches of `PAIR_SCHEMA`, none of them empty."""
 
     def close(self) -> None:
-        """Release the moment. Closing twice is a no-op."""
+        """Release the snapshot. Closing twice is a no-op."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,36 +87,37 @@ class KeyValueSnapshot(Protocol):
 class KeyValue(Protocol):
     """An ordered map from bytes to bytes. Implementations inherit it. Every call raises `Closed` after `close`.
 
-    Every call may raise `Unavailable` (nothing happened; try again) and `Fenced` (another process owns the store now:
-    stop); every write also `OutcomeUnknown` (it may have happened, or may happen yet; `get` tells).
+    Every call may raise `Unavailable` (nothing happened: retry) and `Fenced` (another process owns the store now:
+    stop). Every write may also raise `OutcomeUnknown` (it may have happened, or may still happen: `get` resolves it).
     """
 
     is_local: bool
-    """Whether `get` and `peek` answer without leaving this machine, in microseconds: a server may call them inline."""
+    """Whether `get` and `peek` need only this machine, so take microseconds: a server may call them inline."""
 
     @property
     def lost(self) -> Fenced | None:
-        """Why every call fails from now on: another process owns the store. None: not as far as this process knows.
+        """Why every call fails from now on: another process owns the store. None: this process knows of no other owner.
 
         Cost: no request.
         """
         return None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, None if it has none: current, durable and ours at some moment during the call.
+        """The value of a key, None if it has none.
 
+        At some moment during the call, the value is current and durable, and this process owns the store.
         Raises `InvalidRequest` for an invalid key.
         """
 
     def peek(self, key: bytes) -> bytes | None:
         """The value of a key as this process knows it, None if it has none.
 
-        At least as new as every write by this handle that succeeded; maybe not durable yet, or overtaken by another
-        process. For what a conditional write checks later. Raises `InvalidRequest`.
+        It is at least as new as every write by this handle that succeeded. It may not be durable yet, or another
+        process may have replaced it. Use it where a conditional write checks the value later. Raises `InvalidRequest`.
         """
 
     def snapshot(self) -> KeyValueSnapshot:
-        """Everything as it is at one moment during the call, durable and unchanging."""
+        """All keys and values at one moment during the call, durable and unchanging."""
 
     def set(self, key: bytes, value: bytes) -> None:
         """Give a key a value. Raises `InvalidRequest`. Cost: as `write`."""
@@ -141,33 +145,34 @@ class KeyValue(Protocol):
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """One atomic change, if every expected key has that value (None: is absent) when it happens.
+        """Make one atomic change, if every expected key has its value (None: is absent) when the change takes effect.
 
         Args:
-            puts: keys with their new values; of one key that repeats the last counts.
-            deletes: keys to delete; they may be absent. A key that is also put is put.
-            expected: may name keys that are not written. With nothing to write this is a linearizable check.
+            puts: keys with their new values. If a key repeats, its last value counts.
+            deletes: keys to delete; they may be absent. A key that is also in `puts` is put.
+            expected: values by key; may name keys that are not written. With nothing to write, the call is a
+                linearizable check.
 
         Raises:
-            Conflict: kind ``unexpected_value``, ``key=`` is one that differs; nothing was written.
+            Conflict: kind ``unexpected_value``; ``key=`` is a key whose value differs. Nothing was written.
             InvalidRequest: a key or value is invalid, or all together are more than `WRITE_BYTES_MAX`.
         """
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """As `write` with many puts, given as two columns of one length: Arrow binary arrays, or sequences of bytes."""
+        """As `write`, with many puts as two columns of equal length: Arrow binary arrays, or sequences of bytes."""
 
     def maintain(self) -> None:
-        """Reclaim unused space; to be called now and then, in the background.
+        """Reclaim unused space. Call it from time to time, in the background.
 
-        Changes nothing that can be read. Cost: the implementation says; it may take seconds.
+        Changes nothing that can be read. Cost: depends on the implementation; it may take seconds.
         """
 
     def close(self) -> None:
-        """Close the store; what was acknowledged is durable. Closing twice is a no-op."""
+        """Close the store. Acknowledged writes are durable. Closing twice is a no-op."""
 
 
 class Change(NamedTuple):
-    """A write that was checked. No key is both put and deleted."""
+    """A valid write. No key is both put and deleted."""
 
     puts: Mapping[bytes, bytes]
     deletes: Sequence[bytes]
@@ -249,7 +254,7 @@ def pair_batch(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch
 
 
 def value_conflict(key: bytes) -> Conflict:
-    """The error of a conditional write that met another value."""
+    """The error of a conditional write if a key has another value than expected."""
     return Conflict(
         f"The key {key!r} has another value than the one expected: read it and decide again.",
         kind="unexpected_value",

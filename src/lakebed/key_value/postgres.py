@@ -1,20 +1,22 @@
 """The key-value port over PostgreSQL, where several servers share one set of repositories.
 
-Owns: the table, the function that writes, and why a write is linearizable:
+Owns: the table and the function that writes. Why a write is linearizable:
 
-- A write is one transaction that *locks* what it rests on, and holds the locks until its commit (two-phase locking):
-  the row of each key that it writes exclusively, the row of each key that it only expects in share mode. So what it
-  expects is true at its commit, and no snapshot can lie between another's change of an expected key and this write.
-  (PostgreSQL's SERIALIZABLE would allow just that: its serial order may differ from the order of commits.)
-- Absence is locked as a row, too: a key that is expected to be absent, and is, gets a row whose value is null. Readers
-  do not see such rows; a later put fills one, a delete removes it. Many writers may share the lock of one.
-- Locks are taken in the order of the keys, so writes never wait for each other in a circle. Should PostgreSQL end one
-  all the same, it is tried again.
-- Each transaction leaves its number in a row of its connection's own. When the reply to a commit is lost, that row says
-  what became of it, now or before the next read; until it is known, no read is answered. (The transaction's id could
-  not: a crash forgets ids that were not on disk, and gives them to others.)
+- A write is one transaction that *locks* every row that it depends on, and holds the locks until its commit (two-phase
+  locking). It locks the row of each key that it writes in exclusive mode, and the row of each key that it only expects
+  in share mode. So the expected values hold at its commit, and no snapshot can fall between another writer's change of
+  an expected key and this write. (PostgreSQL's SERIALIZABLE would allow that: its serial order may differ from the
+  order of commits.)
+- The absence of a key is locked as a row, too. A key that is expected to be absent, and is, gets a row whose value is
+  null. Readers do not see such a row. A later put gives it a value, and a delete removes it. Many writers may share its
+  lock.
+- Locks are taken in the order of the keys, so writes never deadlock with each other. If PostgreSQL ends a transaction
+  for a deadlock nevertheless, it is tried again.
+- Each transaction stores its number in a row that belongs to its connection. When the reply to a commit is lost, that
+  row tells whether it was committed: at once, or before the next read. Until that is known, no read is answered. (The
+  transaction's id cannot tell: after a crash the server forgets ids that were not on disk, and assigns them again.)
 
-A snapshot is a REPEATABLE READ transaction with a connection of its own, read in pages by key. Thread-safe.
+A snapshot is a REPEATABLE READ transaction with its own connection, read in pages by key. Thread-safe.
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ if TYPE_CHECKING:
     from lakebed.key_value.postgres_connections import Connection
 
 FORMAT: Final = 1
-"""Of the tables. A newer one is refused."""
+"""Version of the tables' format. A newer version is refused."""
 
 _SERVER_VERSION_MIN: Final = 13_00_00  # for pg_xact_status of xid8
 _SETUP_LOCK: Final = 0x6C616B65626564  # any number that no other program uses: "lakebed"
 _ONE_CALL_KEY_COUNT_MAX: Final = 64
-"""A write of more keys goes in statements over many rows; of so many, key by key in one call."""
+"""Most keys that a write handles key by key, in one call. Larger writes use statements over many rows."""
 _STATEMENT_ROW_COUNT_MAX: Final = 10_000
 _STATEMENT_BYTES_MAX: Final = 8 << 20
 _PAGE_ROW_COUNT: Final = 500
@@ -82,7 +84,7 @@ CREATE TABLE IF NOT EXISTS lakebed_writers (
     id uuid PRIMARY KEY, number bigint NOT NULL, used_at timestamptz NOT NULL DEFAULT now()
 );
 """
-"""A row of the last table is one connection's, and says which of its transactions was the last to commit."""
+"""A row of the last table belongs to one connection, and has the number of its last committed transaction."""
 
 _FUNCTION: Final = """
 CREATE OR REPLACE FUNCTION lakebed_write(
@@ -118,7 +120,7 @@ BEGIN
     RETURN NULL;
 END $$;
 """
-"""Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
+"""Lock, check and write keys, which ascend. Returns the first key whose value is not as expected, or null."""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _STORE_NUMBER: Final = (
@@ -141,12 +143,12 @@ def open_postgres(url: str, *, environment: Environment, create: bool = True) ->
 
     Args:
         url: ``postgresql://user:password@host:port/database``.
-        create: make the tables when they are not there.
+        create: create the tables if they are missing.
 
     Raises:
-        NotFound: kind ``database_not_found``; there are no tables, and not `create`.
+        NotFound: kind ``database_not_found``; there are no tables, and `create` is False.
         InvalidRequest: the URL, the user or the database is invalid, or psycopg is missing.
-        UnsupportedFormat: the tables are a newer lakebed's.
+        UnsupportedFormat: a newer lakebed made the tables.
         Unavailable: the server does not answer.
     Cost: 1 connection and 2 statements; some more to create.
     """
@@ -187,7 +189,7 @@ def _check_or_create(connection: Connection, *, shown: str, create: bool) -> Non
 
 
 def _version(connection: Connection) -> int | None:
-    """The format of the tables that are there; None: there are none."""
+    """The format of the existing tables; None: there are no tables."""
     if connection.execute("SELECT to_regclass('lakebed_format')").fetchone() == (None,):
         return None
     row = connection.execute("SELECT max(version) FROM lakebed_format").fetchone()
@@ -265,7 +267,7 @@ class PostgresSnapshot(KeyValueSnapshot):
         return (pair_batch(*zip(*page, strict=True)) for page in self._pages(start, end))
 
     def close(self) -> None:
-        """The connection goes back; in a forked process it stays the parent's."""
+        """Return the connection to the pool. In a forked process it stays with the parent."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -302,7 +304,7 @@ class PostgresKeyValue(KeyValue):
         return None if row is None else row[0]
 
     def peek(self, key: bytes) -> bytes | None:
-        """Here as `get`: others write, too."""
+        """The same as `get`, because other processes write, too."""
         return self.get(key)
 
     def snapshot(self) -> PostgresSnapshot:
@@ -330,7 +332,7 @@ class PostgresKeyValue(KeyValue):
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """Cost: 2 round trips; of many rows 1 more each ten thousand, or 8 MiB."""
+        """Cost: 2 round trips, and for many rows 1 more for every ten thousand rows or 8 MiB."""
         self._write(validate_change(puts, deletes, expected))
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
@@ -339,7 +341,7 @@ class PostgresKeyValue(KeyValue):
         self._write(Change(dict(zip(*columns, strict=True)), (), expected))
 
     def _write(self, change: Change) -> None:
-        """Begin, lock, check, write, commit; again after a deadlock, or on a connection that is not stale."""
+        """Begin, lock, check, write and commit. After a deadlock, repeat; after a stale connection, on a new one."""
         self._connections.check_open()
         if not (change.puts or change.deletes or change.expected):
             return
@@ -364,7 +366,7 @@ class PostgresKeyValue(KeyValue):
         ) from failure
 
     def _next_number(self, connection: Connection) -> NumberedWrite:
-        """What the next transaction of a connection leaves, and no other ever does."""
+        """The number that the next transaction of a connection stores. No other transaction ever stores it."""
         with self._lock:
             last = self._writers.get(connection)
             if last is None:
@@ -393,7 +395,7 @@ class PostgresKeyValue(KeyValue):
             raise_translated(lost, shown=self._connections.shown)
 
     def _wait_for_outcome(self, numbered: NumberedWrite) -> bool:
-        """Whether a transaction was committed. Raises `Unavailable` if that is not known now."""
+        """Return whether a transaction was committed. Raises `Unavailable` if that is not known yet."""
         for _ in Backoff(self._environment, _SETTLE_PAUSES, attempts_max=_SETTLE_TRIES_MAX):
             is_committed = self._connections.became_of(numbered)
             if is_committed is not None:
@@ -403,15 +405,15 @@ class PostgresKeyValue(KeyValue):
         raise Unavailable(f"A commit to {self._connections.shown} does not end: try again later.", kind="slow_commit")
 
     def _resolve_outcomes(self) -> None:
-        """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""
+        """Resolve the outcome of commits whose replies were lost, before a read. Raises `Unavailable`."""
         for numbered in self._unresolved:
             self._wait_for_outcome(numbered)
 
     def maintain(self) -> None:
-        """The server of the database vacuums by itself."""
+        """Do nothing: the database server vacuums by itself."""
 
     def close(self) -> None:
-        """Snapshots that are open stay so."""
+        """Open snapshots stay open."""
         self._connections.close()
         self._for_snapshots.close()
 
@@ -420,7 +422,7 @@ class PostgresKeyValue(KeyValue):
 
 
 def _write_change(connection: Connection, change: Change, numbered: NumberedWrite) -> bytes | None:
-    """Begin a transaction, make the change, store its number: the first key that is not as expected, if any."""
+    """Begin a transaction, make the change and store its number. Return the first unexpected key, if any."""
     news: dict[bytes, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
     expected = change.expected
     keys = sorted(news.keys() | expected.keys())
@@ -472,7 +474,7 @@ def _only(cursor: psycopg.Cursor[tuple[Any, ...]]) -> bytes | None:
 
 
 def _statements(rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-    """Rows in portions that one statement can have."""
+    """Rows in portions that fit into one statement."""
     keys: list[bytes] = []
     values: list[bytes | None] = []
     size = 0

@@ -1,11 +1,14 @@
-"""Connections to PostgreSQL: a bounded pool of them, what its errors mean, and what became of a lost commit.
+"""Connections to PostgreSQL: a bounded pool, the meaning of errors, and the outcome of a commit without a reply.
 
-Owns: psycopg, which is imported when the first connection is made, so that repositories on folders and buckets work
-without it; the translation of its errors.
+Owns: the use of psycopg, which is imported when the first connection is made, so that repositories on folders and
+buckets work without it; and the translation of its errors.
 
-Invariants: no message and no repr has the URL or a password; a connection is used by one thread at a time, or, for a
-snapshot, by its own lock's holder; a broken connection never goes back to the pool; a forked process uses and closes
-none of its parent's: each would read replies to the other, and to close one ends the parent's session.
+Invariants:
+- No message and no repr contains the URL or a password.
+- One thread at a time uses a connection; for a snapshot, the thread that holds the snapshot's lock.
+- A broken connection never goes back to the pool.
+- A forked process neither uses nor closes a connection of its parent. Each of the two would read replies to the other,
+  and closing a connection would end the parent's session.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CONNECTIONS_MAX: Final = 12
-"""Of one pool. PostgreSQL allows 100 by default, of all its clients together."""
+"""Most connections of one pool. PostgreSQL allows 100 by default, for all its clients together."""
 
 _DEFAULTS: Final = {
     "connect_timeout": 10,  # seconds
@@ -46,7 +49,7 @@ _LOOK: Final = (
 )
 
 WAIT_TIMEOUT_S: Final = 30.0
-"""How long a call waits for a connection that others use."""
+"""How long a call waits for a connection if all are in use."""
 
 _FOR_GOOD: Final = {
     "25006": "is read-only: name the primary, not a standby",
@@ -55,7 +58,7 @@ _FOR_GOOD: Final = {
     "3D000": "has no such database: create it first",
     "42501": "does not allow this user what is needed: grant it, or name the tables' owner",
 }
-"""Answers that no later try changes, by SQLSTATE."""
+"""Errors that a retry does not change, by SQLSTATE."""
 
 
 def load_psycopg() -> Any:
@@ -70,10 +73,10 @@ def load_psycopg() -> Any:
 
 
 def raise_translated(error: Any, *, shown: str) -> NoReturn:
-    """Raise what an error of psycopg means, for a call that has had no effect.
+    """Raise the translation of an error of psycopg, for a call that has had no effect.
 
     Args:
-        shown: the place, without anything secret.
+        shown: the location, without secrets.
 
     Raises `Unavailable`, `InvalidRequest`, `InternalError`.
     """
@@ -91,7 +94,7 @@ def raise_translated(error: Any, *, shown: str) -> NoReturn:
 
 
 class NumberedWrite(NamedTuple):
-    """A transaction: the connection it was made by, and its number there."""
+    """A transaction: its connection, and its number there."""
 
     writer: UUID
     number: int
@@ -114,7 +117,7 @@ class Connections:
         self._settings = _parse_url(url) if isinstance(url, str) else dict(url)
         host, port = self._settings.get("host", "localhost"), self._settings.get("port", "5432")
         self.shown = f"postgresql://{host_in_url(host)}:{port}/{self._settings.get('dbname', '')}"
-        """The place, without user and password."""
+        """The location, without user and password."""
         self._environment = environment
         self._changed = environment.runtime.condition()
         self._idle: list[Connection] = []
@@ -122,11 +125,11 @@ class Connections:
         self._count_max = count_max
         self._is_closed = False
         self._of_parents: list[Connection] = []
-        """Connections of the processes that this one was forked from."""
+        """Connections of the processes from which this process was forked."""
         follow_forks(self, Connections._leave_parents)
 
     def _leave_parents(self) -> None:
-        """Have no connection yet: in a forked process."""
+        """Begin without connections, in a forked process."""
         self._of_parents += self._idle
         self._idle, self._count = [], 0
 
@@ -134,7 +137,7 @@ class Connections:
         return f"Connections({self.shown!r})"
 
     def another(self) -> Connections:
-        """A pool of its own, to the same place."""
+        """Another pool to the same location."""
         return Connections(self._settings, environment=self._environment, count_max=self._count_max)
 
     def check_open(self) -> None:
@@ -156,12 +159,12 @@ class Connections:
         return connection
 
     def take(self, *, fresh: bool = False) -> tuple[Connection, bool]:
-        """A connection of the pool, to be given back, and whether it was used before.
+        """Take a connection from the pool. Return it, and whether it was used before; give it back with `give_back`.
 
         Args:
-            fresh: a new one; those that wait are taken for broken and dropped.
+            fresh: make a new connection. The idle ones are assumed to be broken, and dropped.
 
-        Raises `Closed`, `InvalidRequest`, `Unavailable`: also when all are in use for `WAIT_TIMEOUT_S`.
+        Raises `Closed`, `InvalidRequest`, and `Unavailable`, also if all are in use for `WAIT_TIMEOUT_S`.
         """
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + WAIT_TIMEOUT_S
@@ -192,7 +195,7 @@ class Connections:
             raise
 
     def give_back(self, connection: Connection) -> None:
-        """Let others use it; a broken one, or one inside a transaction that cannot be ended, is dropped."""
+        """Return a connection to the pool. Drop it if it is broken, or in a transaction that cannot be ended."""
         with suppress(self._psycopg.Error):
             if not connection.closed and connection.info.transaction_status:
                 connection.execute("ROLLBACK")
@@ -208,7 +211,7 @@ class Connections:
 
     @contextmanager
     def lent(self, *, fresh: bool = False) -> Iterator[tuple[Connection, bool]]:
-        """`take` and `give_back`."""
+        """Take a connection for a ``with`` block, and give it back."""
         connection, was_used = self.take(fresh=fresh)
         try:
             yield connection, was_used
@@ -216,7 +219,7 @@ class Connections:
             self.give_back(connection)
 
     def ask(self, question: Callable[[Connection], R]) -> R:
-        """What a question without an effect gives. A connection that broke while it waited is replaced, once.
+        """The result of a query without effect. A connection that broke while it was idle is replaced, once.
 
         Raises `Unavailable`, `InvalidRequest`, `Closed`.
         """
@@ -230,10 +233,11 @@ class Connections:
         raise Unavailable(f"PostgreSQL at {self.shown} closes every connection.")
 
     def became_of(self, numbered: NumberedWrite) -> bool | None:
-        """Whether a transaction was committed; None: it has not ended yet. After that it cannot be committed any more.
+        """Return whether a transaction was committed; None: it has not ended yet.
 
-        A crash of the server gives the ids of transactions that it lost to others, so ``pg_xact_status`` may speak of
-        another one. What a transaction wrote is there or not: its row is written here too, which waits for it.
+        After True or False, it cannot be committed any more. ``pg_xact_status`` is not enough: after a crash the server
+        assigns the ids of lost transactions again, so it may describe another transaction. The row that the transaction
+        wrote is reliable. This call writes the same row, and so waits for the transaction.
 
         Raises `Unavailable` if the server does not answer.
         """
@@ -257,7 +261,7 @@ class Connections:
         self._idle.clear()
 
     def close(self) -> None:
-        """Close what is idle now, and the others when they are given back. Closing twice is a no-op."""
+        """Close idle connections now, and the others when they are given back. Closing twice is a no-op."""
         with self._changed:
             self._is_closed = True
             self._drop_idle()
@@ -265,7 +269,7 @@ class Connections:
 
 
 def _parse_url(url: str) -> dict[str, Any]:
-    """The settings in a URL. Raises `InvalidRequest`, whose words are ours: libpq's would show the URL."""
+    """The settings in a URL. Raises `InvalidRequest` with a message of its own: libpq's would show the URL."""
     conninfo = importlib.import_module("psycopg.conninfo")
     try:
         settings: dict[str, Any] = conninfo.conninfo_to_dict(url)

@@ -1,7 +1,7 @@
-"""A key-value store that is read while another process owns it. It owns and writes nothing.
+"""Read a key-value store while another process owns it. A reader owns and writes nothing.
 
-Invariants: each `get` and each snapshot reads what is durable in the database at the call, by a reader of its own.
-Snapshots end with `NotFound` if a collector deleted their files meanwhile: they are for commands, not for servers.
+Invariants: each `get` and each snapshot opens its own reader, and reads what is durable in the database at the call.
+A snapshot fails with `NotFound` if a collection deletes its files meanwhile: use it in commands, not in servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ReadOnlyKeyValue(KeyValue):
 
     Raises:
         NotFound: there is no database.
-    Cost: 1 LIST + 1 GET, 1 LIST of the log and 1 GET a log object that is in no file yet; the same for each call.
+    Cost: 1 LIST + 1 GET, 1 LIST of the log, and 1 GET for each log object that is in no file yet; the same for each
+    call.
     """
 
     is_local = False

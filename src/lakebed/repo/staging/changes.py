@@ -1,9 +1,10 @@
-"""What tokens hold, and what they amount to together: layers of staged rows, newest first.
+"""The staged rows of tokens, and their combined changes: tokens are layers, newest first.
 
-Owns: reading a token's rows out of a snapshot, and what a ``clears`` hides: everything below its prefix in every older
-layer, and nothing of its own token. Cleared stretches are never read: they are cut out of the ranges that older layers
-are asked for. Invariants: rows are those of one key-value snapshot; they are columns, and no row becomes a Python
-object.
+Owns: reading a token's rows from a snapshot, and the effect of a ``clears``: it hides everything below its prefix in
+every older layer, and nothing in its own token. Cleared stretches are never read: they are cut out of the ranges that
+are read from older layers.
+
+Invariants: all rows are of one key-value snapshot. Rows stay columns; no row becomes a Python object.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from lakebed.repo.model.rows import Interval, gather_batches, join_intervals, ov
 from lakebed.repo.records.context import RepositoryContext
 
 Bounds = tuple[bytes | None, bytes | None]
-"""As `Interval`, and a start of None: from the first path."""
+"""As `Interval`, but the start may also be None: from the first path."""
 
 Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 """Rows of a range ``[start, end)``, as batches of `ROWS_SCHEMA`, sorted, each path once."""
 
 
 def clears_of(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
-    """What tokens hide in the layers below them: sorted, disjoint. Cost: a sort."""
+    """The intervals that tokens hide in the layers below them, sorted and disjoint. Cost: a sort."""
     return join_intervals(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None)
 
 
 def cut_intervals(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:
-    """What is left of a range when sorted, disjoint intervals are cut out of it: ranges, in order, none empty."""
+    """Cut sorted, disjoint intervals out of a range. Returns the remaining ranges in order, none empty."""
     left: list[Bounds] = []
     for low, high in cleared:
         if end is not None and low >= end:
@@ -60,7 +61,7 @@ def scan_token(
     start: bytes | None = None,
     end: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one token with paths in ``[start, end)``, tombstones among them; batches of `ROWS_SCHEMA`.
+    """The rows of one token with paths in ``[start, end)``, tombstones included, as batches of `ROWS_SCHEMA`.
 
     Cost: 1 scan of the key-value store, about 15 ns a row.
     """
@@ -87,8 +88,8 @@ def token_sources(
         below: the layer under them; None: it is not read.
 
     Returns:
-        One source a token, newest first, then that of `below`; for `lakebed.repo.model.rows.overlay`. Nothing is read
-        yet.
+        One source for each token, newest first, then that of `below`; for `lakebed.repo.model.rows.overlay`. Nothing is
+        read yet.
     """
 
     def of_token(token: StagingToken) -> Rows:
@@ -116,9 +117,9 @@ def changes_of(context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: S
     """The combined changes of tokens to the layers below them.
 
     Args:
-        snapshot: taken after the tokens were sealed, if they are to be complete. Keep it open while rows are read.
+        snapshot: for complete changes, taken after the tokens were sealed. Keep it open while rows are read.
         tokens: newest first.
 
-    Cost: none until the rows are read; they can be read more than once.
+    Cost: none until the rows are read. They can be read more than once.
     """
     return Changes(clears=clears_of(tokens), rows=lambda: overlay(token_sources(context, snapshot, tokens)))

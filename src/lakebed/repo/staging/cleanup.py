@@ -1,17 +1,17 @@
-"""Taking away what dropped tokens have left.
+"""Delete the staged rows of dropped tokens.
 
-Owns: the deletion of staged rows. A publish drops tokens from a branch's record and writes ``cleanup/<token>`` in the
-same change; a step here removes their rows, then the mark. More rarely a step looks for tokens without a mark that no
-branch names: those of a repository that an older process has left, and rows of late writers.
+Owns: the deletion of staged rows. A publish drops tokens from a branch's record and writes the mark ``cleanup/<token>``
+in the same change. A step of this module removes the rows of such a token, then the mark. Less often, a step looks for
+tokens that have no mark and that no branch names: those left by an older process, and rows of late writers.
 
-Why no needed row is deleted. A row is under a token only because some record named it as its staging token when
-the row was written (`lakebed.repo.heads.write` expects the record in the same change), and a token never returns to
-any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
-dead for good, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
-deleted. A fresh token that is minted, but not published yet, has no rows, so none of them can be met; and should some
-way of importing ever fill a token before it publishes it, `FRESH_MS` keeps tokens of that age out of reach.
+Why no needed row is deleted: a row is written under a token only while a branch's record names that token as its
+staging token (`lakebed.repo.heads.write` expects the record in the same change). Once a token has left a record, it
+never returns to any. So if a snapshot shows rows under a token, and no branch of the same snapshot names the token,
+these rows stay unused forever, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot
+showed are deleted. A new token that is not published yet has no rows. If some way of importing ever fills a token
+before publishing it, `FRESH_MS` protects tokens of that age.
 
-Readers are not disturbed: they read snapshots.
+Readers are not affected: they read snapshots.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import read_records, refuse_unknown
 
 FRESH_MS: Final = 24 * 3600 * 1000
-"""Tokens without a mark that are younger than this, by their ULIDs, are left alone."""
+"""Tokens without a mark that are younger than this, by their ULIDs, are not deleted."""
 
 DELETE_ROW_COUNT: Final = 4_096
-"""Rows of one write."""
+"""Rows that one write deletes."""
 
 ROW_COUNT_MAX: Final = 100_000
-"""Most rows of one step."""
+"""Most rows that one step deletes."""
 
 _CLEANED: Final = default_registry.counter(
     "lakebed_repo_cleaned_rows_total", help_text="Staged rows of dropped tokens that were removed."
@@ -45,21 +45,21 @@ _CLEANED: Final = default_registry.counter(
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a step has done."""
+    """The result of a step."""
 
     token_count: int
-    """Tokens that are gone now."""
+    """Tokens whose rows are all removed now."""
     row_count: int
     """Rows removed."""
     is_done: bool
-    """False: there was more than one step may take."""
+    """False: more is left than one step may remove."""
 
 
 def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX) -> Cleaned:
     """Remove the rows of tokens that were marked as dropped, and their marks.
 
-    Cost: 1 snapshot, 1 scan of the branches and of the marks, and the rows; 1 write for every 4,096. When it is stopped
-        at any point, the next step continues.
+    Cost: 1 snapshot, 1 scan each of the branches, the marks and the rows, and 1 write for every 4,096 rows. If it is
+        stopped at any point, the next step continues.
     """
     marks = context.keys.cleanup()
     with context.key_value.snapshot() as snapshot:
@@ -69,10 +69,10 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX
 
 
 def clean_orphans_once(context: RepositoryContext) -> Cleaned:
-    """Remove the rows of tokens that no branch names and no mark covers, but for fresh ones (`FRESH_MS`).
+    """Remove the rows of tokens that no branch names and no mark covers, except fresh tokens (`FRESH_MS`).
 
-    Raises `UnsupportedFormat`: records that this lakebed does not know may name tokens too.
-    Cost: as `clean_once`, and 1 seek a token that has rows, and for each kind of record.
+    Raises `UnsupportedFormat` if there are records that this lakebed does not know: they may name tokens too.
+    Cost: as `clean_once`, and 1 seek for each token that has rows and for each kind of record.
     """
     fresh_from = file_id_at(context.now_ms() - FRESH_MS)
     with context.key_value.snapshot() as snapshot:
@@ -92,7 +92,7 @@ def _find_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[
 
 
 def _tokens_with_rows(context: RepositoryContext, snapshot: KeyValueSnapshot) -> Iterator[str]:
-    """Every token that has rows; names that are not ULIDs are not tokens, and are left alone."""
+    """Every token that has rows. Names that are not ULIDs are not tokens, and are skipped."""
     start, end = prefix_range(context.keys.staging())
     begin: bytes | None = start
     while begin is not None:
@@ -110,7 +110,7 @@ def _tokens_with_rows(context: RepositoryContext, snapshot: KeyValueSnapshot) ->
 def _remove(
     context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: Iterable[str], row_count_max: int
 ) -> Cleaned:
-    """Remove the rows of tokens, and their marks when all rows are gone."""
+    """Remove the rows of tokens, and a token's mark once all its rows are removed."""
     row_count = token_count = 0
     for token in tokens:
         keys = (key for key, _ in snapshot.scan(*prefix_range(context.keys.token(token))))

@@ -1,8 +1,8 @@
-"""What may be staged: entries checked and encoded, one at a time or many at once.
+"""Check and encode entries before they are staged, one at a time or many at once. Pure.
 
-Owns: the checks, and how columns become entries. Invariants: what could not be read again is refused before anything is
-written. Entries without metadata are checked field by field in C; others one by one, for
-the sentence. Pure.
+Owns: the checks, and the conversion of columns to entries. Invariant: an entry that could not be read again is refused
+before anything is written. Entries without metadata are checked together, field by field, in C. The others are checked
+one by one, so that the error can name the entry.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.model.names import check_paths
 
 VALUE_BYTES_MAX: Final = 64 << 10
-"""Longest encoded entry: its content type and metadata included."""
+"""Longest encoded entry, in bytes, with its content type and metadata."""
 
 _PLAIN_TEXT_MAX: Final = 4 << 10
-"""Longest address, checksum or type of an entry that is not looked at alone: several are far below the limit."""
+"""Longest address, checksum or type of an entry that is not checked alone: several together are far below the limit."""
 
 _NEEDED: Final = ("path", "address", "size_bytes", "checksum", "modified_ms")
 _OPTIONAL: Final = ("content_type", "metadata")
@@ -31,11 +31,11 @@ _NO_METADATA: Final[dict[str, str]] = {}
 
 
 def validate_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], list[bytes], str | None]:
-    """Many entries, if they can be staged.
+    """Check and encode many entries.
 
     Returns:
-        Paths as in keys, each once (of a path that repeats the last entry counts); their encoded entries;
-        and the ULID of the oldest upload among them, if there is one.
+        Paths as in keys, each once (if a path repeats, its last entry counts); their encoded entries; and the ULID of
+        the oldest upload among them, if there is one.
 
     Raises:
         InvalidRequest: as `check_entry`, and as `check_paths`.
@@ -58,7 +58,7 @@ def validate_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], l
 
 
 def _are_plain(entries: list[Entry]) -> bool:
-    """Whether all can be staged as they are; if not, some may still be, one by one."""
+    """Whether the fast check accepts all entries. If not, the check of each entry decides."""
     if not set(map(type, entries)) <= {Entry}:
         return False
     addresses = [entry.address for entry in entries]
@@ -88,7 +88,7 @@ def _are_plain(entries: list[Entry]) -> bool:
 
 
 def check_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
-    """The encoded entry, if it can be staged, and the ULID of its address, if it is an upload.
+    """Check and encode an entry. Returns also the ULID of its address, if it is an upload.
 
     Raises:
         InvalidRequest: kind ``wrong_type``, ``invalid_address``, ``invalid_size``, ``invalid_entry``,
@@ -130,7 +130,7 @@ def check_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
 
 
 def _is_plain(entry: Entry) -> bool:
-    """Whether an entry without metadata has fields of the right types, which its constructor does not ask."""
+    """Whether an entry without metadata has fields of the right types: its constructor does not check them."""
     return (
         type(entry.checksum) is str
         and type(entry.content_type) is str
@@ -177,7 +177,7 @@ def pairs_of(columns: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Entry]]:
 
 
 def _as_list(column: Any, name: str) -> list[Any]:
-    """A column as Python objects, if it is of the right kind."""
+    """Convert a column to Python objects, if it is of the right kind."""
     is_number = name in ("size_bytes", "modified_ms")
     wanted = pa.types.is_integer(column.type) if is_number else _is_text(column.type)
     if not wanted:

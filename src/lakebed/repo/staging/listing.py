@@ -1,10 +1,13 @@
-"""Listings: rows as entries and common prefixes, many at a time.
+"""Listings: convert rows to entries and common prefixes, many at a time.
 
-Owns: pages (`page_of`), folding by a delimiter, and decoding a column of entries at once. Invariants: pages of any
-size, one behind another, are one listing; a common prefix is listed once, and only when something below it is there;
-behind it the rows are sought again, so that what it holds is not read through.
+Owns: pages (`page_of`), folding by a delimiter, and decoding a column of entries at once.
 
-Rows stay columns until they are listed: a window is folded by numpy, and only what is listed becomes Python objects.
+Invariants:
+- Consecutive pages of any size make one listing.
+- A common prefix is listed once, and only if there is an entry below it. The scan then seeks behind it, so that the
+  rows below it are not read through.
+
+Rows stay columns until they are listed: numpy folds a window, and only listed lines become Python objects.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ from lakebed.repo.model.names import check_amount
 from lakebed.repo.model.rows import prefix_range
 
 CHUNK_ROW_COUNT: Final = 4_096
-"""Rows that become Python objects at once."""
+"""Rows that are converted to Python objects at once."""
 
 SEEK_ROW_COUNT: Final = 512
-"""So many rows of one common prefix are read through before its end is sought in every layer: a seek costs about as
-much as reading them."""
+"""Rows of one common prefix that are read before its end is sought in every layer.
+
+A seek costs about as much as reading so many rows.
+"""
 
 _ARRAY_32: Final = b"\xdd"
 """First byte of a MessagePack array whose length has 32 bits."""
@@ -65,7 +70,7 @@ def list_entries(
     """Entries and common prefixes, in the order of the paths' bytes; see `lakebed.repo.staging.view.View.list`.
 
     Args:
-        rows: called for each stretch that is read; behind a common prefix again.
+        rows: called for each stretch that is read, and again behind each common prefix that is skipped.
 
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
@@ -80,7 +85,7 @@ def list_entries(
 
 
 class Page(NamedTuple):
-    """What is to be read for a page of a listing, whatever is listed."""
+    """The bounds of one page of any listing."""
 
     start: bytes
     end: bytes | None
@@ -90,7 +95,7 @@ class Page(NamedTuple):
 
 
 def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int | None = None) -> Page | None:
-    """Where a page begins and ends; None: it is empty, whatever is there.
+    """Where a page begins and ends; None: the page is empty, whatever the rows are.
 
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
@@ -110,8 +115,8 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
 def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
     """Where a listing continues; None: nowhere.
 
-    A common prefix equal to `after` was listed before. One that contains it is listed when there is more behind
-    `after`.
+    A common prefix equal to `after` was listed before. A common prefix that contains `after` is listed if there are
+    more paths behind `after`.
     """
     if mark and after.startswith(prefix) and after.find(mark, len(prefix)) == len(after) - len(mark) >= len(prefix):
         return prefix_range(after)[1]
@@ -119,7 +124,7 @@ def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
 
 
 def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) -> Iterator[Listed]:
-    """Every row; of a page all at once, for each batch costs as much as some hundred of its rows."""
+    """Every row. A page's rows are converted together, because a batch costs as much as some hundred of its rows."""
     batches = rows(start or None, end)
     for batch in batches if amount is None else _cut_chunks(batches, amount):
         for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
@@ -144,7 +149,7 @@ def _cut_chunks(batches: Iterator[pa.RecordBatch], amount: int) -> Iterator[pa.R
 
 
 def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark: bytes) -> Iterator[Listed]:
-    """Rows, with common prefixes in place of what they hold."""
+    """The lines of rows, where a common prefix replaces the rows below it."""
     position: bytes | None = start
     behind: bytes | None = None
     while position is not None:
@@ -166,7 +171,7 @@ def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, m
 
 
 def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Listed], bytes | None, int]:
-    """The lines of some rows; then of the common prefix of the last row: its end, and its rows here."""
+    """The lines of some rows; and for the last row's common prefix its end, and the count of its rows here."""
     offsets = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
     hits = np.flatnonzero(offsets >= 0).tolist()
     if not hits:
@@ -225,7 +230,8 @@ def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entr
 
     Raises:
         Corruption: a value is not an entry.
-    Cost: about 0.5 us each: without their identities the values are one MessagePack array, which is decoded at once.
+    Cost: about 0.5 us each. The values without their identities are joined into one MessagePack array, which is decoded
+    at once.
     """
     count = len(values)
     if not count:

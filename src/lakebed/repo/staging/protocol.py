@@ -1,18 +1,18 @@
-"""One try of a write to a branch: what it rests on, the atomic change it makes, and what became of an unclear one.
+"""One try of a write to a branch: its preconditions, its atomic change, and how an unclear outcome is resolved.
 
-Owns: the protocol by which nothing that was acknowledged is lost. A try reads the branch's record and the collection's
-boundary, and writes under the record's staging token, in one change that expects both to be as they were read. So a row
-only ever lands in a token while that is its branch's staging token: a process that seals a token and then reads it has
-every row that will ever be in it, and no row that was read vanishes because it came too late. A try that met another
-record has written nothing, and is made again on the record as it is then.
+Owns: the protocol that ensures that no acknowledged write is lost. A try reads the branch's record and the collection's
+boundary. It writes under the record's staging token, in one change that expects both to be as they were read. So a row
+is written to a token only while that is its branch's staging token. A process that seals a token and then reads it gets
+every row that the token will ever have, and no row is lost because it came too late. If the record has changed, a try
+writes nothing, and the next try uses the new record.
 
 A write that was decided by what the branch shows also stages the tombstone `DECIDED_PATH`. A move that changes what the
-branch shows, such as a merge, expects that its newest tokens do not have it: otherwise the write would stay on top of a
-state that it was not decided on, and hide it.
+branch shows, such as a merge, expects that the branch's newest tokens do not have this tombstone. Otherwise the write
+would stay on top of a state that it was not decided on, and hide it.
 
-Invariants: a try that reads before it decides has one snapshot for all of it; tries are bounded; an unclear outcome is
-resolved by reading the expected rows, never by writing again: between two writes of one value another process's may
-have come, and would be lost. Why this is sound: docs/design/0016-staging.md.
+Invariants: a try that reads before it decides uses one snapshot for all its reads. Tries are bounded. An unclear
+outcome is resolved by reading the expected rows, never by writing again: another process may have written between two
+writes of the same value, and its write would be lost. Why this is sound: docs/design/0016-staging.md.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ RETRIES: Final = default_registry.counter(
     help_text="Times an operation on a branch began again because the branch changed meanwhile.",
     label_names=("operation",),
 )
-"""Operations are few and named by the code; branches have no label, for their number has no bound."""
+"""Labelled by operation: these are few and named by the code. Not by branch: the number of branches is unbounded."""
 
 
 DECIDED_PATH: Final = b"_lakebed/decided"
-"""The path of a tombstone that a token has once it has a row that was decided by what the branch showed. No object has
-this path, so readers and commits of all versions find that it hides nothing. DO NOT CHANGE."""
+"""Path of the tombstone that marks a token with a row that was decided by what the branch showed.
+
+No object has this path, so the tombstone hides nothing from readers and commits of any version. DO NOT CHANGE.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,10 @@ class WritePrecondition:
     """What an attempt expects of the stored records.
 
     Attributes:
-        on_branch: the record as it is stored, to be expected of the write.
+        on_branch: the stored record, which the write expects.
         boundary: a ULID; uploads with smaller ones may be collected. None: there was no collection yet.
-        on_both: record and boundary, to be expected where an address is named.
-        token_prefix: of keys under the staging token.
+        on_both: record and boundary, which a write expects if it names an address.
+        token_prefix: prefix of the keys under the staging token.
     """
 
     record: Branch
@@ -65,18 +67,19 @@ class WritePrecondition:
 
     @property
     def decided(self) -> tuple[bytes, bytes]:
-        """The row that marks a token: something was decided by what the branch shows."""
+        """The row that marks a token as having a row that was decided by what the branch shows."""
         return self.token_prefix + DECIDED_PATH, TOMBSTONE
 
 
 class WriteAttempts:
-    """The tries of one write to a branch; the first `look` begins the first.
+    """The tries of one write to a branch. The first `look` begins the first try.
 
-    `RepositoryOptions.write_tries_max` is about tokens: a record that changed and kept its token, as by a commit that
-    is published while we look, counts against the larger number of `RepositoryOptions.publish_tries_max`.
+    `RepositoryOptions.write_tries_max` bounds tries that met another staging token. A record that changed but kept its
+    token, for example because a commit was published meanwhile, counts against the larger
+    `RepositoryOptions.publish_tries_max`.
 
     Args:
-        branch: must allow to be written.
+        branch: must be writable.
         operation: a word for metrics.
 
     Raises:
@@ -93,11 +96,11 @@ class WriteAttempts:
         self._count = 0
 
     def look(self) -> WritePrecondition:
-        """Begin a try that overwrites: from what this process knows, which the write will prove.
+        """Begin a try that overwrites. It uses the record that this process knows; the write verifies it.
 
         Raises:
-            NotFound: kind ``branch_not_found``; that is true, not only what this process knows.
-            Conflict: kind ``branch_moved``: there were enough tries.
+            NotFound: kind ``branch_not_found``; verified by a read, not only by what this process knows.
+            Conflict: kind ``branch_moved``: the limit of tries is reached.
         """
         record, raw = peek_branch(self._context, self._branch)
         return self._precondition(record, raw, self._context.key_value.peek(self._context.keys.boundary))
@@ -121,7 +124,7 @@ class WriteAttempts:
         return WritePrecondition(record, on_branch, boundary, on_both, self._context.keys.token(record.staging.id))
 
     def _check_closed(self, closed_at_ms: int, raw: bytes) -> None:
-        """Refuse a write while a deletion looks; end one that took too long, whose record no write is made on."""
+        """Refuse a write while a deletion looks. End a deletion that took too long: no write is made on its record."""
         if 0 <= self._context.now_ms() - closed_at_ms < CLOSED_MS:
             raise Conflict(
                 f"Branch {self._branch} of repository {self._context.name} is being deleted if it is empty: try again "
@@ -151,7 +154,7 @@ def write_rows(
     """Write rows, at least one, in one atomic change.
 
     Returns:
-        Whether all was as expected; else nothing was written.
+        Whether all expected values matched. If not, nothing was written.
 
     Raises:
         OutcomeUnknown: the reply was lost, and the rows are not there.

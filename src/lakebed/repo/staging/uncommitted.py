@@ -1,13 +1,15 @@
-"""What a branch has that its head has not: the layers of staging over the difference of compacted metarange and head.
+"""The uncommitted changes of a branch: staged layers over the difference between its compacted metarange and its head.
 
-Owns: composing the two, so that later layers override. Invariants: a path differs exactly when what the branch shows at
-it and what the head has at it are not the same entry, whatever happened in between: what was added and deleted again,
-changed and changed back, or removed and restored is not a difference, in whichever layers it happened.
+Owns: the combination of the two, where later layers override earlier ones.
 
-How: only paths that some layer touches can differ. They come from three sources, side by side: rows of the tokens; the
-difference of head and compacted metarange; and the head's own rows where a ``clears`` hides them. For each window of
-paths both states are put together, as columns, and compared. Of the head only what is touched is read: the ranges that
-hold a staged path, and those below a cleared prefix.
+Invariant: a path differs exactly if the entry that the branch shows is not the same as the head's entry, whatever
+happened in between. A path that was added and deleted again, changed and changed back, or removed and restored is not a
+difference, in whichever layers that happened.
+
+Method: only paths that some layer touches can differ. They come from three sources, which are read in parallel: rows of
+the tokens; the difference between head and compacted metarange; and the head's own rows where a ``clears`` hides them.
+For each window of paths, both states are assembled as columns and compared. Only the touched parts of the head are
+read: the ranges that hold a staged path, and those below a cleared prefix.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.staging.changes import Bounds, clears_of, cut_intervals, token_sources
 
 DENSE: Final = 8
-"""Of a range, one staged path for so many entries, and its rows are read as columns instead of path by path."""
+"""If a range has fewer than so many entries for each staged path, its rows are read as columns, not path by path."""
 
 
 def uncommitted(
@@ -45,11 +47,12 @@ def uncommitted(
     start: bytes | None = None,
     end: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What changed from a branch's head to what the branch shows.
+    """The difference from a branch's head to what the branch shows.
 
     Args:
-        snapshot: of a moment at which the record was as given. Keep it open while this is read.
-        tokens: which count, newest first; None: all, staging and sealed. The compacted metarange always counts.
+        snapshot: from a moment at which the record was as given. Keep it open while the result is read.
+        tokens: the tokens to include, newest first; None: all, staging and sealed. The compacted metarange is always
+            included.
         start, end: only paths in ``[start, end)``; None: open.
 
     Returns:
@@ -57,9 +60,9 @@ def uncommitted(
 
     Raises:
         Corruption: something stored is damaged.
-        Conflict: ``version_went``: what is read was replaced, and collected since.
-    Cost: 1 scan a token, the ranges of the head that hold touched paths (3 us a path, 0.5 us where they are dense), and
-        the difference of compacted metarange and head, which is kept when it is small.
+        Conflict: ``version_went``: the state that is read was replaced, and has been collected since.
+    Cost: 1 scan for each token; the ranges of the head that hold touched paths (3 us a path, 0.5 us where they are
+        dense); and the difference between compacted metarange and head, which is cached if it is small.
     """
     if tokens is None:
         tokens = (record.staging, *record.sealed)
@@ -92,9 +95,9 @@ def is_dirty(
     *,
     tokens: Sequence[StagingToken] | None = None,
 ) -> bool:
-    """Whether there is any difference; arguments and errors as `uncommitted`.
+    """Whether there is any difference. Arguments and errors as `uncommitted`.
 
-    Cost: until the first one; nothing is read of a branch that has nothing staged, sealed or compacted but its tokens.
+    Cost: as `uncommitted` up to the first difference. If nothing is staged, sealed or compacted, only tokens are read.
     """
     return next(uncommitted(context, snapshot, record, tokens=tokens), None) is not None
 
@@ -102,14 +105,14 @@ def is_dirty(
 def _diff_compacted(
     context: RepositoryContext, head: MetarangeRef, compacted: MetarangeRef | None, ranges: Sequence[Bounds]
 ) -> Iterator[pa.RecordBatch]:
-    """The difference of head and compacted metarange, where nothing hides it."""
+    """The difference between head and compacted metarange, where no ``clears`` hides it."""
     if compacted is not None:
         for start, end in ranges:
             yield from diff_metaranges(context.committed, head, compacted, start=start, end=end)
 
 
 def _side(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """One side of a difference as rows; a tombstone where it has nothing."""
+    """One side of a difference as rows, with a tombstone where it has no entry."""
     return pa.RecordBatch.from_arrays([batch.column("path"), batch.column(name).fill_null(b"")], schema=ROWS_SCHEMA)
 
 
@@ -140,7 +143,7 @@ def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:
 
 
 def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
-    """The rows of some paths, ascending; those that are not there are left out. Only ranges around a path are read."""
+    """The rows of some paths, ascending; missing paths are left out. Only ranges that may hold a path are read."""
     batches: list[pa.RecordBatch] = []
     at = 0
     ranges = metarange.ranges() if paths else ()
@@ -163,7 +166,7 @@ def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
 
 
 def _select_rows(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """Of sorted rows those with one of some paths, ascending."""
+    """Select from sorted rows those with the given paths, which ascend."""
     at = 0
     for batch in rows:
         end = bisect_right(paths, last_key(batch), at)
@@ -174,7 +177,7 @@ def _select_rows(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iter
 
 
 def _sort(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Rows of batches that have no path in common, in order."""
+    """Sort the rows of batches that have no path in common."""
     batches = [batch for batch in batches if batch.num_rows]
     if not batches:
         return rows_of((), ())

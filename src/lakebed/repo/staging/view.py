@@ -1,8 +1,8 @@
-"""What a reference shows: staged rows over sealed ones over the compacted metarange, or else the head's.
+"""What a reference shows: staged rows over sealed rows over the compacted metarange, or else over the head.
 
-Owns: `View`, one moment of one reference. Invariants: record, tokens and staged rows are those of one key-value
-snapshot, and committed data never changes, so a view never changes; of a path the newest layer that has a
-row for it, or a ``clears`` that covers it, decides.
+Owns: `View`, the state of one reference at one moment. Invariants: record, tokens and staged rows are of one key-value
+snapshot, and committed data never changes, so a view never changes. For each path, the newest layer that has a row for
+it, or a ``clears`` that covers it, decides.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ READ_LAYERS: Final = default_registry.histogram(
 )
 
 LOOKS_MAX: Final = 8
-"""Moments at which a read begins: each time a collection without a minimum age may have taken the one before away."""
+"""Most moments at which one read begins: a collection without grace may delete the state that it is reading."""
 
 R = TypeVar("R")
 
 _ONE_BY_ONE_MAX: Final = 2
-"""Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
+"""Up to so many tokens are read one after another for a path: mostly the newest has it. More are read at once."""
 
 
 _SCANNED_MAX: Final = 3
-"""Up to so many tokens are asked whether they have a say in a stretch, before it is read as if they had."""
+"""Up to so many tokens are checked for rows in a stretch. With more tokens, it is read as if they had some."""
 
 
 class View:
-    """One moment of a reference, that of a snapshot, which stays open meanwhile. Thread-safe.
+    """The state of a reference at the moment of a snapshot, which stays open meanwhile. Thread-safe.
 
     Args:
         base: the layer below the tokens.
@@ -77,10 +77,10 @@ class View:
 
         Raises:
             InvalidRequest: kind ``invalid_path``.
-            Corruption: what is stored there is damaged.
-            Conflict: ``version_went``: what is shown was replaced, and a collection has deleted it since.
-        Cost: 1 read of the key-value store a token down to the newest that has the path; then at most 1 block of 1
-            range, which is mostly cached.
+            Corruption: the stored entry or its range is damaged.
+            Conflict: ``version_went``: the state was replaced, and a collection has deleted it since.
+        Cost: 1 read of the key-value store for each token, down to the newest that has the path. If none has it, at
+            most 1 block of 1 range, which is mostly cached.
         """
         key = check_path(path)
         value = self.value(key)
@@ -96,10 +96,11 @@ class View:
         return value or None
 
     def layers_of(self, paths: Sequence[bytes]) -> list[tuple[bytes | None, bytes | None]]:
-        """What the newest token holds of each path, and what the path would read as without that row.
+        """For each path the newest token's row, and the entry that the path would have without that row.
 
         Returns:
-            Encoded entries. The first: None without a row, `TOMBSTONE` for one; the second: None when there is nothing.
+            Encoded entries. The first: None if there is no row, `TOMBSTONE` for a tombstone. The second: None if there
+            is no entry.
 
         Cost: as `values`.
         """
@@ -113,7 +114,7 @@ class View:
         return [(row, below.get(path)) for path, row in zip(paths, rows, strict=True)]
 
     def _read_staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
-        """The value in the newest token that has one, None: none has; and how many were read."""
+        """The value in the newest token that has one, None if none has; and how many tokens were read."""
         keys: list[bytes] = []
         is_hidden = False
         for token in tokens:
@@ -133,7 +134,7 @@ class View:
         return (TOMBSTONE if is_hidden else None), len(keys)
 
     def get_many(self, paths: Sequence[str]) -> list[Entry | None]:
-        """The entries of many paths, in the order asked; None where there is none. Raises as `get`."""
+        """The entries of many paths, in the order of `paths`; None where there is none. Raises as `get`."""
         values = self.values([check_path(path) for path in paths])
         return [
             None if value is None else decode_entry(value, where=path)
@@ -141,9 +142,9 @@ class View:
         ]
 
     def values(self, paths: Sequence[bytes]) -> list[bytes | None]:
-        """The encoded entries of many paths, in the order asked, as `get_many`.
+        """The encoded entries of many paths, in the order of `paths`, as `get_many`.
 
-        Cost: 1 read a token for all paths together, then the blocks of the ranges that hold the rest.
+        Cost: 1 read for each token for all paths together, then the blocks of the ranges that hold the rest.
         """
         values: dict[bytes, bytes] = {}
         wanted = sorted(set(paths))
@@ -189,14 +190,14 @@ class View:
                     yield batch
 
     def committed_rows(self, start: bytes, end: bytes | None, *, count: int) -> list[pa.RecordBatch] | None:
-        """The first rows of ``[start, end)``, if no token has a row there or hides any; None: ask `rows`.
+        """The first rows of ``[start, end)``, if no token has or hides a row there; None: use `rows`.
 
         Args:
             end: None: up to the last path.
             count: of rows, 1 or more.
 
         Returns:
-            Batches as of `rows`, each a view of a block: the same memory as long as the block is cached.
+            Batches as those of `rows`. Each is a view of a block, so it is the same memory while the block is cached.
 
         Raises as `rows`.
         Cost: the blocks, and 1 scan a token.
@@ -223,7 +224,7 @@ class View:
     def list(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
     ) -> Iterator[Listed]:
-        """What is there below a prefix, in the order of the paths' bytes. Arguments as `Reference.list`.
+        """Entries and common prefixes below a prefix, in the order of the paths' bytes. Arguments as `Reference.list`.
 
         Raises `InvalidRequest`: kind ``invalid_path``: the prefix cannot begin a path; ``invalid_amount``.
         Cost: as `rows`, and about 1 us an entry; 1 seek in every layer behind a large common prefix.
@@ -232,7 +233,7 @@ class View:
 
 
 def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
-    """What a branch shows, staged rows included; record and snapshot are of one moment. The snapshot stays yours."""
+    """What a branch shows, with staged rows. Record and snapshot are of one moment. The caller closes the snapshot."""
     base = record.compacted
     if base is None:
         base = load_commit(context, record.commit_id, snapshot=snapshot).metarange
@@ -241,13 +242,13 @@ def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValu
 
 @contextmanager
 def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
-    """What a reference shows at one moment, that of the call.
+    """What a reference shows at the moment of the call.
 
     Raises:
         NotFound: kind ``reference_not_found``.
         InvalidRequest: kind ``invalid_reference``.
-        Conflict: kind ``version_went``, of a read in it, when that comes later than a collection's minimum age after
-            the reference showed something else; see `read_reference`.
+        Conflict: kind ``version_went``, raised by a read in the view, if the reference has changed, and a collection's
+            grace has passed since; see `read_reference`.
     Cost: 1 snapshot and about 3 reads of the key-value store.
     """
     with context.key_value.snapshot() as snapshot:
@@ -255,7 +256,7 @@ def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
 
 
 def reference_view(context: RepositoryContext, ref: str, *, snapshot: KeyValueSnapshot) -> View:
-    """What a reference shows at the moment of a snapshot, which stays yours. Raises as `at_reference`."""
+    """What a reference shows at the moment of a snapshot, which the caller closes. Raises as `at_reference`."""
     resolved = resolve(context, ref, snapshot=snapshot)
     if resolved.branch is not None:
         return branch_view(context, resolved.branch, snapshot=snapshot)
@@ -263,9 +264,9 @@ def reference_view(context: RepositoryContext, ref: str, *, snapshot: KeyValueSn
 
 
 def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], R]) -> R:
-    """What is read of a reference at one moment; of a later one when a collection took the first away.
+    """Read a reference at one moment; at a later moment, if a collection deleted the state of the first.
 
-    Raises as `at_reference`. Cost: as that, for each moment.
+    Raises as `at_reference`. Cost: as `at_reference`, for each moment.
     """
 
     def look() -> R:
@@ -276,10 +277,10 @@ def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], 
 
 
 def look_again(look: Callable[[], R]) -> R:
-    """The result of a read, which begins again as long as a collection deletes what it reads.
+    """The result of a read, which begins again each time that a collection deletes the state that it reads.
 
     Raises:
-        Conflict: kind ``version_went``: at `LOOKS_MAX` moments.
+        Conflict: kind ``version_went``: `LOOKS_MAX` reads failed.
     """
     for _ in range(LOOKS_MAX - 1):
         with went_suppressed():
@@ -288,7 +289,7 @@ def look_again(look: Callable[[], R]) -> R:
 
 
 def rows_of_moment(rows: Callable[[], Iterator[R]]) -> Iterator[R]:
-    """The rows of one moment, as `look_again` up to the first row; after that another moment cannot take its place."""
+    """The rows at one moment, as `look_again` up to the first row. After that, the moment can no longer change."""
     reading: Iterator[R] = iter(())
 
     def begin() -> list[R]:
@@ -302,7 +303,7 @@ def rows_of_moment(rows: Callable[[], Iterator[R]]) -> Iterator[R]:
 
 @contextmanager
 def went_suppressed() -> Iterator[None]:
-    """Pass over the error of a state that was collected: look again."""
+    """Suppress the error of a state that was collected, so that the caller looks again."""
     try:
         yield
     except Conflict as error:
