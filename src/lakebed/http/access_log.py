@@ -1,8 +1,8 @@
-"""The access log: one line of JSON a request.
+"""The access log: one line of JSON for each request.
 
-Owns: what a line holds and how lines are written: together, a few times a second, by a thread of the pool, so that no
-request waits for a terminal or a disk. Invariant: no line holds a header, a body, or a query string; of the query only
-the path of an object is logged, so no signature and no secret.
+Owns: what a line holds and how lines are written. A thread of the pool writes them together, a few times a second, so
+that no request waits for a terminal or a disk. Invariant: no line holds a header, a body, or a query string. Of the
+query only the path of an object is logged, so the log has no signature and no secret.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakebed.objects.path import local_path
 _STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000
-"""Lines buffered for a slow reader of the log; more are dropped, and counted."""
+"""Most lines that are buffered for a slow reader of the log. Further lines are dropped, and counted."""
 
 
 TRACE: Final = "lakebed.trace"
-"""Where the scope of a request holds its `RequestTrace`."""
+"""The key of the `RequestTrace` in the scope of a request."""
 
 
 @dataclass(slots=True)
@@ -58,9 +58,9 @@ class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_out: int = 0
     access_key: str = ""
     object: str = ""
-    """The query's ``path``."""
+    """The value of ``path`` in the query."""
     error: str = ""
-    """The kind of an error; of a bug the whole traceback."""
+    """The kind of an error; for a bug, the whole traceback."""
 
 
 class AccessLog:
@@ -109,7 +109,7 @@ def open_access_log(target: str | os.PathLike[str] | None) -> AccessLog | None:
     """Open a log: ``"-"`` is standard error, a path is a file that is appended to; None: no log."""
     if target is None:
         return None
-    # Without a buffer: lines that a closed pipe did not take are dropped, and not written again at the end.
+    # Without a buffer: lines that a closed pipe refused are dropped, and not written again at the end.
     if target == "-":
         return AccessLog(open(os.dup(_STANDARD_ERROR), "wb", buffering=0))
     return AccessLog(open(local_path(target), "ab", buffering=0))

@@ -1,10 +1,10 @@
-"""The ASGI application of a service: its routes, and the replies where there is none.
+"""The ASGI application of a service: its routes, and the replies to requests without a route.
 
-Owns: how declared endpoints become routes, and how the route of a path is found: by one regular expression for all of
-them, because trying a hundred in turn took longer than most requests. A route is an ASGI application of its own:
-handlers read their requests and encode their replies themselves, with msgspec. One route holds all methods of a path;
-of several that a path has, the first that is declared and has the method answers. A name with a slash in it may look
-like a path with other names: then the path as the client wrote it, where the slash of a name is ``%2F``, decides.
+Owns: how declared endpoints become routes, and how the route of a path is found. One regular expression finds it among
+all routes, because trying a hundred in turn took longer than most requests. A route is an ASGI application: handlers
+read their requests and encode their replies themselves, with msgspec. One route holds all methods of a path. If several
+routes match a path, the first declared one that has the method answers. A path whose name has a slash may also match
+another route. Then the path as the client wrote it decides, where the slash in a name is ``%2F``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build(
 ) -> Gate[P, C]:
     """The ASGI application that serves a site.
 
-    A path is looked up among the routes of the longest prefix that it has, so one interface does not slow another.
+    A path is looked up only among the routes of its longest prefix, so one interface does not slow another.
 
     Args:
         routes: by the prefix of their paths.
@@ -77,7 +77,7 @@ class _Place:
 
     pattern: re.Pattern[str]
     written: re.Pattern[str]
-    """Of the path as a client writes it: a slash in a name is encoded, so a name is one segment."""
+    """Pattern of the path as a client writes it: a slash in a name is encoded, so a name is one segment."""
     with_slashes: frozenset[str]
     """Names that may have slashes."""
     methods: frozenset[str]
@@ -123,7 +123,7 @@ class RouteTable:
         match = None if self._any is None else self._any.match(path)
         if match is None:
             raise NotFound(f"There is no route {method} {path}: see /openapi.json.", kind="no_route")
-        group = match.lastindex  # of the whole pattern of the place: its parameters are groups inside of it
+        group = match.lastindex  # the group of the place's whole pattern; its parameters are groups inside that group
         assert group is not None
         number, names = self._names[group]
         place = self._places[number]
@@ -164,7 +164,7 @@ _NOWHERE: Final = RouteTable({})
 
 
 def _route_table(site: Site[P, C], prefix: str, routes: Iterable[Route[C]]) -> RouteTable:
-    """One place a path, with all its methods."""
+    """One place for each path, with all methods of the path."""
     by_path: dict[str, dict[str, Route[C]]] = {}
     for route in routes:
         by_path.setdefault(prefix + route.endpoint.path, {})[route.endpoint.method] = route

@@ -1,8 +1,8 @@
 """What clients of our services share: addresses, replies, and errors that come back as they were raised.
 
-Owns: `Connections`, the pool of connections of a client; `Servers`, which of several processes is asked, and for how
-long; the two headers that name an error's kind and class, and how a reply without them is taken. Does not know: any
-service, or which requests may be repeated.
+Owns: `Connections`, the pool of connections of a client; `Servers`, which decides which of several processes a client
+asks, and for how long; the two headers that name an error's kind and class, and the error for a reply without them.
+Does not know: any service, or which requests may be repeated.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ T = TypeVar("T")
 KIND_HEADER: Final = "x-lakebed-error"
 """The kind of an error, for programs."""
 CLASS_HEADER: Final = "x-lakebed-error-class"
-"""Its class in `lakebed.errors`, so that lakebed's client raises the same."""
+"""The error's class in `lakebed.errors`, so that lakebed's client raises the same class."""
 _UNCLEAR: Final = {502, 504}
 """What a proxy answers when the server behind it did not: a change may have happened."""
 
 
 _FILES_S: Final = 5.0
-"""Between two looks at the files of certificates."""
+"""Time between two checks of the files of certificates."""
 
 
 _SENT_TOGETHER_MAX: Final = 64 << 10
-"""Bytes of a body that is copied behind its head: a larger one costs more to copy than to send apart."""
+"""Largest body that is copied behind its head. A larger one costs more to copy than to send separately."""
 
 
 _wait_for_reply: Final[ContextVar[Callable[[socket.socket], None] | None]] = ContextVar("_wait_for_reply", default=None)
-"""What waits for the first byte of the reply to a request of this thread; None: nothing but the limit of its time."""
+"""Waits for the first byte of the reply to this thread's request; None: only the time limit applies."""
 
 
 class SendingOnce(HTTPConnection):
     """A connection that sends the head of a request and a short body at once: sender and receiver wake up once.
 
-    A body that is read while it is sent, such as a file, is sent as ever.
+    A body that is read while it is sent, such as a file, is sent as `HTTPConnection` does.
     """
 
     _parts: list[bytes] | None = None
-    """What is to be sent of a request with a short body, until all of it is there."""
+    """The parts of a request with a short body, collected until the request is complete."""
 
     @override
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 does
-        """The reply, once it begins, or its caller does not wait for it any longer."""
+        """The reply, once it begins, or once its caller waits no longer."""
         wait = _wait_for_reply.get()
         if wait is not None and self.sock is not None:
             wait(self.sock)
@@ -101,7 +101,7 @@ class SendingOnce(HTTPConnection):
 
 
 class SendingOnceEncrypted(SendingOnce, HTTPSConnection):
-    """The same over TLS."""
+    """`SendingOnce` over TLS."""
 
 
 class _ClearPool(urllib3.HTTPConnectionPool):
@@ -116,8 +116,8 @@ class _Pool(NamedTuple):
     """Connections of one process.
 
     Attributes:
-        files: what the files of certificates looked like when it was made.
-        look_s: when to look at them again, by the monotonic clock.
+        files: the signature of the files of certificates when the pool was made.
+        look_s: when to check the files again, by the monotonic clock.
     """
 
     pool: urllib3.PoolManager
@@ -132,11 +132,11 @@ _parse_endpoint: Final = lru_cache(maxsize=256)(parse_url)
 class Connections:
     """Connections to some servers, kept for further requests. Thread-safe.
 
-    A forked process has connections of its own: on those of its parent, each would read replies to the other.
+    A forked process makes new connections: on those of its parent, each would read replies to the other's requests.
 
     Args:
-        server_count: whose connections are kept.
-        connection_count_max: kept to one server.
+        server_count: number of servers whose connections are kept.
+        connection_count_max: most connections that are kept to one server.
     """
 
     def __init__(self, *, server_count: int, connection_count_max: int) -> None:
@@ -144,7 +144,7 @@ class Connections:
         self._pool = self._make()
 
     def _make(self) -> _Pool:
-        """A pool of this process, with the certificates as they are now. Raises as `client_context`."""
+        """Make a pool for this process, with the current certificates. Raises as `client_context`."""
         server_count, connection_count_max = self._counts
         files = client_signature()
         pool = urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max, ssl_context=client_context())
@@ -152,9 +152,9 @@ class Connections:
         return _Pool(pool, os.getpid(), files, time.monotonic() + _FILES_S)
 
     def _current_pool(self) -> urllib3.PoolManager:
-        """The pool; a new one in a forked process, and when the files of certificates have changed.
+        """The pool; a new one in a forked process, and after the files of certificates have changed.
 
-        Files that do not fit each other, as in the middle of their replacement, leave the old ones in use.
+        While the files do not fit each other, as in the middle of their replacement, the old pool stays in use.
         """
         known = self._pool  # read once: it is replaced as a whole
         if known.process == os.getpid():
@@ -182,13 +182,13 @@ class Connections:
         wait: Callable[[socket.socket], None] | None = None,
         **options: Any,
     ) -> urllib3.BaseHTTPResponse:
-        """One request, as `urllib3.HTTPConnectionPool.urlopen`; no redirect is followed.
+        """Send one request, as `urllib3.HTTPConnectionPool.urlopen`, and follow no redirect.
 
         Args:
-            endpoint: URL of the server; it is parsed once, which for each request would take a quarter of its time.
-            path: below it, with the query.
-            retries: whether, and how, it is repeated when its connection breaks.
-            wait: is called with the connection, and returns when the reply begins, or raises `TimeoutError`.
+            endpoint: URL of the server. It is parsed once: for each request, that would take a quarter of its time.
+            path: path below the endpoint, with the query.
+            retries: whether, and how, the request is repeated when its connection breaks.
+            wait: called with the connection; it returns when the reply begins, or raises `TimeoutError`.
         """
         scheme, _, host, port, prefix, _, _ = _parse_endpoint(endpoint)
         server = self._current_pool().connection_from_host(host, port, scheme)
@@ -207,45 +207,45 @@ class Connections:
 REPLY_S: Final = 1.0
 """How long a process may take for the first byte of a reply before another one is asked."""
 REPLY_S_MAX: Final = 10.0
-"""Longest time of a request that took too long before."""
+"""Longest time that a process gets for the first byte, for a request that took too long before."""
 _CONNECT_S: Final = 1.0
 HEALTH_PATH: Final = "/healthcheck"
 _HEALTH_S: Final = 0.25
 _HEALTH_S_MAX: Final = 2.0
 _HEALTH_TRIES: Final = 3
-"""After so many questions without an answer the time for one is doubled: a process that is busy answers in the end."""
+"""After this many health checks without an answer their time limit doubles, so that a busy process can answer."""
 _LOOK_S: Final = 1.0
-"""Between two questions to a process that is silent, and between two looks for other URLs, while others are asked."""
+"""Time between two health checks of a silent process, and between two searches for other URLs, while others answer."""
 _PAUSES: Final = Pauses(0.05, 0.25, jitter=0.5)
 _TIMES_MAX: Final = 256
 
 
 class _Server:
-    """One process, as it answered last."""
+    """One process, and how it answered last."""
 
     __slots__ = ("due_s", "silences", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.silences = 0
-        """How many requests in a row it left without an answer."""
+        """Number of successive requests that it did not answer."""
         self.due_s = 0.0
-        """When it is asked for its health again."""
+        """When its health is checked again."""
 
 
 class Servers:
-    """Some processes of one service: which is asked, and how long it may take. Thread-safe.
+    """The processes of one service. Decides which one is asked, and how long it may take. Thread-safe.
 
-    The process that answered last is asked first. One that does not answer in time, because it hangs or is cut off, is
-    asked last from then on, and before it gets another request it has to answer a question for its health. So a process
-    that hangs delays each client once, by `REPLY_S`. A process that is well and took too long gets twice the time for
-    the same request.
+    The process that answered last is asked first. A process that does not answer in time, because it hangs or is cut
+    off, is asked last from then on, and gets no request before it answers a health check. So a process that hangs
+    delays each client once, by `REPLY_S`. A healthy process that took too long gets twice the time for the same
+    request.
 
     Args:
         endpoints: URLs of the processes.
-        headers: of every request.
-        connection_count_max: kept to one process.
-        find: other URLs, asked for when no process answers; raises or returns the same ones when there are none.
+        headers: sent with every request.
+        connection_count_max: most connections that are kept to one process.
+        find: finds other URLs, when no process answers. Without others, it raises or returns the same URLs.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Servers:
         self._find = find
         self._find_s = 0.0
         self._times: dict[int, float] = {}
-        """How long a request may take that took too long before, by a hash of all that it asks."""
+        """Time limit of each request that took too long before, by a hash of all that it asks."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -293,8 +293,8 @@ class Servers:
             is_retried: whether another process may answer after an error, or the same one later.
 
         Raises:
-            The last error; `OutcomeUnknown` when any process may have done what was asked, and none said since that
-            it has or has not.
+            The last error; `OutcomeUnknown` if any process may have carried out the request, and no later answer told
+            whether it did.
         """
         clock = self._environment.clock
         backoff = Backoff(self._environment, _PAUSES, retry_s=retry_s)
@@ -328,17 +328,17 @@ class Servers:
         changes: bool = True,
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        """One request to one process; its reply, whatever its status.
+        """Send one request to one process, and return its reply, whatever its status.
 
         Args:
             reply_s: how long the first byte may take the first time ...
             reply_s_max: ... and after the same request took too long.
-            changes: it may have an effect, so that a lost reply is `OutcomeUnknown`.
+            changes: whether the request may have an effect, so that a lost reply is `OutcomeUnknown`.
             preload: read the reply's body; else the caller reads and closes it.
 
         Raises:
-            Unavailable: nothing was sent, or the request changes nothing. ``no_answer``: no process listens there, or
-                it ended the connection; ``no_reply``: it did not answer in time.
+            Unavailable: nothing was sent, or the request changes nothing. Kind ``no_answer``: no process listens
+                there, or it ended the connection; ``no_reply``: it did not answer in time.
             OutcomeUnknown: ``outcome_unknown``.
         """
         clock = self._environment.clock
@@ -380,7 +380,7 @@ class Servers:
         return reply
 
     def _order(self) -> list[_Server]:
-        """The process that answered last first, silent ones last."""
+        """The processes in the order in which they are asked: the one that answered last first, silent ones last."""
         return sorted(self._servers, key=lambda server: server.silences > 0)
 
     def _note_silence(self, endpoint: str) -> None:
@@ -398,7 +398,7 @@ class Servers:
         self._times[key] = time_s
 
     def _is_well(self, server: _Server) -> bool:
-        """Whether a process can be asked: it answered last, or it answers a question for its health now."""
+        """Whether a process can be asked: it left no request unanswered since it answered, or answers a check now."""
         if not server.silences:
             return True
         clock = self._environment.clock
@@ -414,7 +414,7 @@ class Servers:
         return False
 
     def is_well(self, endpoint: str, limit_s: float) -> bool:
-        """Whether a process answers a question for its health, whatever it says. Raises nothing."""
+        """Whether a process answers a health check, with any status. Raises nothing."""
         try:
             timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
             self._pool.request("GET", endpoint, HEALTH_PATH, headers=self._headers, timeout=timeout)
@@ -452,7 +452,7 @@ def _no_answer(endpoint: str) -> Unavailable:
 
 
 OK: Final = "ok"
-"""The status of a process that does its work, in its answer to a question for its health."""
+"""The status in the answer to a health check of a process that works normally."""
 
 
 def _no_reply(endpoint: str) -> Unavailable:
@@ -467,7 +467,7 @@ class _Health(msgspec.Struct):
 
 
 def ask_health(endpoint: str, limit_s: float) -> str | None:
-    """The status that a process says it has; None when it does not answer in time. Raises nothing.
+    """The status that a process reports; None: it does not answer in time. Raises nothing.
 
     Cost: 1 connection and 1 request, which no process queues behind others.
     """
@@ -519,7 +519,8 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
     """The error that a server answered with.
 
     Args:
-        again: the request changes nothing, or may be repeated; else what a proxy cut off may have happened.
+        again: the request changes nothing, or may be repeated. Otherwise it may have taken effect although a proxy cut
+            it off.
     """
     kind, name = reply.headers.get(KIND_HEADER), reply.headers.get(CLASS_HEADER, "")
     try:
@@ -535,7 +536,7 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
 
 
 def make_error(name: str, message: str, kind: str | None, facts: Mapping[str, Any]) -> LakebedError:
-    """The error that was raised elsewhere, by the name of its class; that of a server of another version may be new."""
+    """The error that a server raised, by its class's name, which may be unknown if the server has another version."""
     made = getattr(errors, name) if name in errors.__all__ else InternalError
     error: LakebedError = made(message, kind=kind)
     error.facts.update(facts)

@@ -23,7 +23,7 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
     """Access key and secret of an ``Authorization`` header. Pure.
 
     Raises:
-        InvalidRequest: kind ``unauthorized``: it is missing, or has another form.
+        InvalidRequest: kind ``unauthorized``: the header is missing, or has another form.
     """
     if header is None:
         raise authentication_error(f"The request has no Authorization header: {_HOW}.")
@@ -47,13 +47,13 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TokenCaller:
-    """A caller of a service that has one token for all."""
+    """A caller of a service that has one token for all callers."""
 
     id: str
 
 
 def check_token(header: bytes | None, token: str | None, *, service: str) -> None:
-    """Refuse a caller who does not send the one token of a service. Compared in constant time.
+    """Refuse a caller who does not send the one token of a service. Compare the tokens in constant time.
 
     Args:
         header: ``Authorization: Bearer <token>``.

@@ -1,6 +1,7 @@
-"""One request, as a handler sees it: its parameters, its body, its caller, and the pools that blocking calls run in.
+"""One request, as a handler sees it: its parameters, its body, its caller, and the pools in which blocking calls run.
 
-Owns: reading a request within its limits. Every fault of a request is an `InvalidRequest`, never a traceback.
+Owns: reading a request within its limits. Invariant: every fault of a request is an `InvalidRequest`, never a
+traceback.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from lakebed.http.streaming import download, upload
 from lakebed.texts import format_value
 
 _LATE_S: Final = 1.0
-"""A body that took longer, perhaps because it was stored slowly, counts as one that was waited for."""
+"""A body that took longer, perhaps because it was stored slowly, is treated like one that was waited for."""
 
 B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Effort = Literal["look", "write", "compute", "long"]
-"""A short read; a write that waits for the store; a computation; what may take minutes."""
+"""A short read; a write that waits for the store; a computation; a call that may take minutes."""
 
 QUERY_FIELDS_MAX: Final = 1_000
 """Most parameters of a query."""
@@ -63,13 +64,13 @@ class Call:
 
     Attributes:
         path: the path's parameters, decoded.
-        subject: what the audit log records as changed, where the path does not say.
+        subject: what the audit log records as changed, if the path does not say it.
     """
 
     __slots__ = ("_query", "path", "receive", "request_id", "scope", "serving", "subject")
 
     encodings: ClassVar[frozenset[str]] = frozenset({"", "identity"})
-    """What the Content-Encoding of a body may say that is read as a whole, in lower case."""
+    """Values that the Content-Encoding of a body that is read as a whole may have, in lower case."""
 
     def __init__(self, serving: Serving, scope: Scope, receive: Receive, *, request_id: str) -> None:
         self.serving = serving
@@ -98,7 +99,7 @@ class Call:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters; of a repeated one the last value."""
+        """The query's parameters; of a repeated parameter, the last value."""
         if self._query is None:
             self._query = dict(parse_query(self.scope))
         return self._query
@@ -143,7 +144,7 @@ class Call:
         return f"{'https' if proto == 'https' else 'http'}://{self.header(b'host') or self.serving.authority}"
 
     def page(self) -> PageRequest:
-        """Which page of a list is asked for. An amount below 1 means the largest page."""
+        """The page of a list that the query asks for. An amount below 1 means the largest page."""
         amount = self.integer("amount", default=AMOUNT_DEFAULT, low=-1, high=AMOUNT_MAX)
         return PageRequest(
             self.query.get("prefix", ""), self.query.get("after", ""), amount if amount > 0 else AMOUNT_MAX
@@ -155,7 +156,7 @@ class Call:
         """Read one page of a list, and encode it, in the pool for calls that compute.
 
         Args:
-            rows: the rows from a page's start; those after the first `PageRequest.probe` are not read.
+            rows: returns the rows from a page's start; only the first `PageRequest.probe` are read.
             key, row: as `page_of` takes them.
         """
         page = self.page()
@@ -167,7 +168,7 @@ class Call:
         return await self.heavy(read)
 
     def content_length(self, *, bytes_max: int) -> int | None:
-        """The announced length of the body; None: it comes in chunks. Raises when it is too large."""
+        """The announced length of the body; None: the body comes in chunks. Raises when the length is too large."""
         text = self.header(b"content-length")
         if text is None:
             return None
@@ -182,8 +183,8 @@ class Call:
 
         Raises:
             ClientGone: the client disconnected.
-            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``stalled``: it comes too slowly
-                (`HttpOptions.stalled_s`); ``body_differs``, at its end: the body has not the checksum that the header
+            InvalidRequest: kind ``too_large``: the body exceeds `bytes_max`; ``stalled``: it comes too slowly
+                (`HttpOptions.stalled_s`); ``body_differs``, at its end: it does not have the checksum that the header
                 ``Content-MD5`` states; as `check_late`.
         """
         began_s = asyncio.get_running_loop().time()
@@ -206,21 +207,21 @@ class Call:
                 if digest is not None:
                     digest.update(body)
                 yield body
-        if digest is not None:  # the end may come alone, behind the last bytes
+        if digest is not None:  # the end may come alone, after the last bytes
             _check_digest(digest.digest(), announced)
         elapsed_s = asyncio.get_running_loop().time() - began_s
         if waited_s or elapsed_s > _LATE_S:
             await self.check_late(elapsed_s)
 
     async def check_late(self, elapsed_s: float) -> None:
-        """Refuse a caller who may no longer do what a request asks for, at the end of a body that was waited for.
+        """Refuse a caller who may no longer do what a request asks for. Called at the end of a late body.
 
         Args:
-            elapsed_s: since its beginning was waited for.
+            elapsed_s: time since the server began to wait for the body.
         """
 
     def _content_digests(self) -> list[bytes]:
-        """The checksums that ``Content-MD5`` states. Raises `InvalidRequest` for what is no MD5."""
+        """The checksums that ``Content-MD5`` states. Raises `InvalidRequest` for a value that is not an MD5."""
         digests = []
         for key, value in self.scope["headers"]:
             if key == b"content-md5":
@@ -236,14 +237,14 @@ class Call:
         return digests
 
     async def _next_message(self, *, received_bytes: int, waited_s: float) -> tuple[Message, float]:
-        """The next piece of a body, within a limit of time: its sender holds a connection, and perhaps a thread.
+        """The next piece of a body, within a time limit: its sender holds a connection, and perhaps a thread.
 
         Args:
-            waited_s: for the pieces before. Only the time counts in which the sender is waited for: a store that is
-                slow, or an upload that waits for others, is no fault of the sender.
+            waited_s: the wait for the earlier pieces. Only time spent waiting for the sender counts: a slow store, or
+                an upload that waits for others, is not the sender's fault.
 
         Returns:
-            The piece, and `waited_s` with the wait for it.
+            The piece, and `waited_s` plus the wait for the piece.
         """
         has_piece = self.scope.get(HAS_PIECE)
         if has_piece is not None and has_piece():  # a small body comes with its head: no timer is needed
@@ -263,7 +264,7 @@ class Call:
         return message, waited_s + clock.time() - began_s
 
     def _check_encoding(self) -> None:
-        """Refuse a body that is compressed: what it holds could be any number of times as large."""
+        """Refuse a compressed body: its content could be any number of times larger."""
         for key, value in self.scope["headers"]:
             if key == b"content-encoding":
                 text = header_text(value)
@@ -285,10 +286,10 @@ class Call:
 
         Args:
             default: the value of an empty body; None: it may not be empty.
-            bytes_max: of the body; None: `HttpOptions.json_bytes_max`.
+            bytes_max: most bytes of the body; None: `HttpOptions.json_bytes_max`.
 
         Raises:
-            InvalidRequest: it is not JSON, lacks a field, or a field has another type.
+            InvalidRequest: the body is not JSON, lacks a field, or a field has another type.
         """
         raw = await self.body(bytes_max=bytes_max or self.serving.options.json_bytes_max)
         if default is not None and not raw.strip():
@@ -301,7 +302,7 @@ class Call:
             raise InvalidRequest(f"The body is not valid JSON: {error}.", kind="invalid_body") from error
 
     async def run(self, effort: Effort, function: Callable[[], R]) -> R:
-        """Run a call of known effort where such calls run."""
+        """Run a call in the pool for its effort, or inline."""
         pools = self.serving.pools
         if effort == "look":
             return await self.look(function)
@@ -314,15 +315,15 @@ class Call:
         return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def quick(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a call that waits for a store or a disk, in the pool for those."""
+        """Run a call that waits for a store or a disk, in the pool for such calls."""
         return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def heavy(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a call that computes, in the pool for those."""
+        """Run a call that computes, in the pool for such calls."""
         return await run_in(self.serving.pools.heavy, function, *args, **kwargs)
 
     async def transfer(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a call that moves a large body, in the pool for those."""
+        """Run a call that moves a large body, in the pool for such calls."""
         return await run_in(self.serving.pools.transfer, function, *args, **kwargs)
 
     async def upload(self, chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R]) -> R:

@@ -1,6 +1,6 @@
-"""Conditions of a read: whether a client wants an object of known tag and time, or has it already. Pure.
+"""Conditions of a read: whether a client wants an object of known ETag and time, or has it already. Pure.
 
-Dates have seconds. One that cannot be read is ignored. Source: RFC 9110, section 13.
+Dates have a precision of seconds. A date that cannot be parsed is ignored. Source: RFC 9110, section 13.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from lakebed.errors import InvalidRequest
 
 
 def is_wanted(headers: Mapping[str, str], *, etag: str, modified_ms: int, begin: str = "") -> bool:
-    """Whether a read is of something that the client does not have yet.
+    """Whether the client does not have the object yet, by the conditions of its read.
 
     Args:
-        headers: of the request, by lower-case names.
-        etag: the object's, without quotes.
-        modified_ms: when it was changed, Unix time in milliseconds.
-        begin: of the names of headers, such as ``x-amz-copy-source-``.
+        headers: headers of the request, by lower-case names.
+        etag: the object's ETag, without quotes.
+        modified_ms: when the object was changed, Unix time in milliseconds.
+        begin: prefix of the headers' names, such as ``x-amz-copy-source-``.
 
     Raises:
         InvalidRequest: kind ``precondition_failed``: ``If-Match`` or ``If-Unmodified-Since`` does not hold.
@@ -42,7 +42,7 @@ def _holds(header: str, etag: str) -> bool:
 
 
 def _date_ms(text: str | None) -> int | None:
-    """A date of a condition in Unix milliseconds; None: none, or one that cannot be read, which is ignored."""
+    """A condition's date in Unix milliseconds; None: there is none, or it cannot be parsed and is ignored."""
     if text is None:
         return None
     try:

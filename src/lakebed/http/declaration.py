@@ -1,4 +1,4 @@
-"""Endpoints, declared in one place: path, name, who may call, and what is taken and given. Pure data.
+"""Endpoints, declared in one place: path, name, who may call, request body and replies. Pure data.
 
 Owns: the declarations from which both the routes and the OpenAPI description are made.
 """
@@ -20,19 +20,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Handler = Callable[Concatenate[C, P], R]
-"""What answers a request, given its call and, as a second argument, the body that it takes, if any. A coroutine runs in
-the event loop; any other function runs as `Call.quick`, and may wait for a store. A value is sent as the first status
-of `Endpoint.gives`, as JSON, or with an empty body where that status has none; a `Response` is sent as it is."""
+"""Answers a request. Takes the call and, as a second argument, the body, if the endpoint takes one.
+
+A coroutine runs in the event loop; any other function runs as `Call.quick`, and may wait for a store. A `Response` is
+sent as it is. Any other result is sent with the first status of `Endpoint.gives`, as JSON, or with an empty body if
+that status has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """How a protocol with its own form of errors tells them.
+    """How a protocol that has its own form of errors reports them.
 
     Attributes:
-        statuses: of error kinds for which the protocol has another status than the service's table gives.
-        reshape: the reply to a request that failed, given the error and the reply that the service would send: its
-            status, headers and message, which reveal nothing that a client may not see.
+        statuses: statuses by error kind, for kinds whose status differs from the service's table.
+        reshape: makes the reply to a failed request from the error and the reply that the service would send. The
+            status, headers and message of the latter reveal nothing that a client may not see.
     """
 
     statuses: Mapping[str, int]
@@ -40,9 +42,9 @@ class ErrorForm:
 
 
 Role = Literal["read", "write", "admin"]
-"""What a caller may do: read; also change; everything."""
+"""What a caller may do: read; read and change; everything."""
 ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
-"""Each includes those before it."""
+"""Each role includes the roles before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +65,18 @@ class Endpoint:
     """The declaration of one operation.
 
     Attributes:
-        path: with parameters in braces; ``{ref:path}`` may hold slashes.
+        path: the path, with parameters in braces; ``{ref:path}`` may hold slashes.
         name: the operation's id.
-        needs: the least role; None: public, without authentication.
-        gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one; the first is the
-            status of what a handler returns that is no `Response`.
-        takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
+        needs: the least role of a caller; None: public, without authentication.
+        gives: for each status the type of the reply's body: a struct (sent as JSON), ``str`` or ``bytes``; None: an
+            empty body. A result that is not a `Response` is sent with the first status.
+        takes: the struct of the JSON body, or ``bytes`` for a raw body; None: no body.
         body_required: whether the body must be present.
-        audited: whether a success is handed to `Site.audit`.
-        audited_after: the reply does not wait for that: the change itself says who made it.
-        frees_space: the look for the caller, which an earlier change may keep waiting, has the reserve of a full disk.
-        statuses: of error kinds for which this endpoint answers another status than the service's table gives.
-        errors: of a protocol with its own form of errors; None: as `Site.error_reply`.
+        audited: whether a success is passed to `Site.audit`.
+        audited_after: the reply does not wait for the audit log: the change itself records who made it.
+        frees_space: the lookup of the caller may use the reserve of a full disk; an earlier change may delay it.
+        statuses: statuses by error kind, for kinds whose status differs from the service's table.
+        errors: the form of errors, of a protocol that has its own; None: as `Site.error_reply`.
     """
 
     method: str
@@ -99,7 +101,7 @@ class Route(Generic[C]):
 
     Attributes:
         reads_body: the handler takes the body, decoded as `Endpoint.takes`.
-        is_quick: the handler is no coroutine.
+        is_quick: the handler is a plain function, not a coroutine.
     """
 
     endpoint: Endpoint
@@ -110,7 +112,7 @@ class Route(Generic[C]):
 
 
 class Details(TypedDict, total=False):
-    """What a declaration may add, as `Endpoint` has it."""
+    """Optional attributes of a declaration, as in `Endpoint`."""
 
     takes: Any
     body_required: bool
@@ -125,8 +127,8 @@ class Routes(Generic[C]):
     """Routes in the order in which they are declared, which is the order in which paths are tried.
 
     Args:
-        tag: of endpoints that name no other.
-        errors: `Endpoint.errors` of all of them.
+        tag: tag of the endpoints that name none.
+        errors: `Endpoint.errors` of all endpoints.
     """
 
     def __init__(self, tag: str, *, errors: ErrorForm | None = None) -> None:
@@ -147,8 +149,8 @@ class Routes(Generic[C]):
     ) -> Callable[[Handler[C, P, R]], Handler[C, P, R]]:
         """Declare the decorated function as the handler of an `Endpoint`.
 
-        The type of a handler's second parameter is what the endpoint takes. Without `gives`, the type of its result is
-        what 200 gives; without a result, 204 gives nothing.
+        The type of a handler's second parameter is `Endpoint.takes`. Without `gives`, a handler with a result answers
+        200 with a body of that type, and a handler without a result answers 204 without a body.
         """
 
         def declare(handler: Handler[C, P, R]) -> Handler[C, P, R]:

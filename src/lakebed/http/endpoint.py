@@ -1,4 +1,4 @@
-"""What happens around every handler: authentication, authorization, auditing, and errors becoming replies."""
+"""The steps around every handler: authentication, authorization, auditing, and replies to errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class EndpointApp(Generic[P, C]):
     async def _audit(self, change: Change) -> None:
         try:
             await self._site.audit(change)
-        except LakebedError as error:  # the change is made, and its reply must say so
+        except LakebedError as error:  # the change has been made, and its reply must say so
             problem = f"no audit line of {change.endpoint.name}: {error}"
             self._site.serving.log_problem(problem, request_id=change.request_id)
 

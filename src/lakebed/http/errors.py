@@ -1,8 +1,8 @@
 """How errors become statuses: one table by kind, one by class, and the shape of every error's body.
 
-Owns: the tables, the shape ``{"message"}``, and the headers that name the error's kind and class to lakebed's own
-client. An error that is not lakebed's is a bug: 500 with the request's id; details are only in the server's own log.
-A service adds statuses of its own kinds, and may rewrite what clients are shown.
+Owns: the tables, the shape ``{"message"}``, and the headers that tell lakebed's own client the error's kind and class.
+An error that is not lakebed's is a bug: the reply is 500 with the request's id, and only the server's log has details.
+A service adds statuses of its own kinds, and may rewrite what clients see.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:
-    """The status of an error; `statuses` by kind go before the tables."""
+    """The status of an error. `statuses`, by kind, take precedence over the tables."""
     status = statuses.get(error.kind) or _BY_KIND.get(error.kind)
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 500) if status is None else status
 
@@ -81,7 +81,7 @@ def reshape_reply(body: Any, plain: Response) -> Response:
 
 
 def public_body(error: LakebedError) -> ErrorBody:
-    """The message of an error, with those of its facts that are JSON as they are."""
+    """The message of an error, with those facts that are JSON values already."""
     return ErrorBody(error.message, {name: fact for name, fact in error.facts.items() if _is_plain(fact)})
 
 
@@ -92,11 +92,11 @@ def error_reply(
     statuses: Mapping[str, int] = {},
     body_of: Callable[[LakebedError], ErrorBody] = public_body,
 ) -> Response:
-    """The reply to a request that failed. A reply with status 500 reveals nothing of the server's inside.
+    """The reply to a request that failed. A reply with status 500 reveals no internals of the server.
 
     Args:
-        statuses: by kind, before the tables.
-        body_of: what clients are shown of an error that is not a 500.
+        statuses: statuses by kind, which take precedence over the tables.
+        body_of: makes the body that clients see, of an error whose status is not 500.
     """
     if not isinstance(error, LakebedError):
         return message_reply(500, ErrorBody(_BUG.format(id=request_id)), kind="internal_error", cause=InternalError)
@@ -117,7 +117,7 @@ def error_reply(
 
 
 def message_reply(status: int, body: ErrorBody, *, kind: str, cause: type[LakebedError]) -> Response:
-    """A reply of the shape that every error has."""
+    """A reply in the shape of every error."""
     reply = json(body, status)
     reply.headers[KIND_HEADER] = kind
     reply.headers[CLASS_HEADER] = cause.__name__
@@ -125,7 +125,7 @@ def message_reply(status: int, body: ErrorBody, *, kind: str, cause: type[Lakebe
 
 
 def _is_plain(fact: Any) -> bool:
-    """Whether a fact is JSON as it is."""
+    """Whether a fact is a JSON value already."""
     if isinstance(fact, dict):
         return all(isinstance(name, str) and _is_plain(value) for name, value in fact.items())
     if isinstance(fact, list | tuple):
@@ -134,10 +134,10 @@ def _is_plain(fact: Any) -> bool:
 
 
 def authentication_error(message: str) -> LakebedError:
-    """Missing or invalid credentials."""
+    """The error for missing or invalid credentials."""
     return InvalidRequest(message, kind="unauthorized")
 
 
 def forbidden(message: str) -> LakebedError:
-    """The caller is known and may not do this."""
+    """The error for a caller who is known and may not do this."""
     return InvalidRequest(message, kind="forbidden")

@@ -1,7 +1,7 @@
 """The outermost layer: every request gets an id, is counted, timed and written into the access log.
 
-Owns: the ASGI application that is served. Invariants: a request leaves exactly one line, whatever happens to it; an
-error that no inner layer turned into a reply becomes one here or, when the reply has begun, ends the connection.
+Owns: the ASGI application that is served. Invariants: every request writes exactly one line, however it ends; an error
+that no inner layer turned into a reply becomes a reply here or, when the reply has begun, ends the connection.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Gate(Generic[P, C]):
         except Exception as error:
             trace.error = "".join(traceback.format_exception(error))
             if began:
-                raise  # half a reply is sent: the connection must end, so that it is not taken for a whole one
+                raise  # part of a reply was sent: end the connection, so that the client sees that it is incomplete
             reply = self._site.error_reply(error, request_id=trace.request_id, statuses={})
             await reply(scope, receive, watch_and_send)
         finally:
@@ -90,7 +90,7 @@ class Gate(Generic[P, C]):
             self._note(scope, trace, seconds=clock.monotonic_s() - started_s)
 
     def _note(self, scope: Scope, trace: RequestTrace, *, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else _NOWHERE  # labels must not grow without end
+        method = scope["method"] if scope["method"] in _METHODS else _NOWHERE  # the number of labels is bounded
         route = trace.route or _NOWHERE
         _REQUESTS.add(1, method, route, str(trace.status))
         _SECONDS.observe(seconds, method, route)
@@ -122,7 +122,7 @@ def _format_time(now_ms: int) -> str:
 
 
 def _object_of(query: bytes) -> str:
-    """The query's ``path``. The rest of a query is not logged: it may hold a signature."""
+    """The value of ``path`` in a query. The rest is not logged: it may hold a signature."""
     for part in query.split(b"&"):
         if part.startswith(b"path="):
             shown = unquote_to_bytes(part[5:].replace(b"+", b" ")).decode(errors="replace")

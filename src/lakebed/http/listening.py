@@ -1,4 +1,4 @@
-"""The address at which a process listens. Loopback by default: other machines are for a server with a certificate."""
+"""The address at which a process listens: by default loopback. To serve other machines, it needs a certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORT_MAX: Final = 65_535
 
 
 def check_host(host: str, *, allow_remote: bool, tls: Tls | None = None) -> None:
-    """Refuse an address that other machines can reach where nothing is encrypted, unless that is meant.
+    """Refuse an address that other machines can reach without encryption, unless the caller allows it.
 
     Raises:
         InvalidRequest: kind ``remote_host``.
@@ -33,7 +33,7 @@ def url_of(host: str, listener: socket.socket, *, tls: Tls | None = None) -> str
 
 
 def bind(host: str, port: int, *, backlog: int) -> socket.socket:
-    """A listening socket; port 0 is a free one.
+    """A listening socket; port 0 means any free port.
 
     Raises:
         InvalidRequest: kind ``invalid_address``.

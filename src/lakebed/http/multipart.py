@@ -1,6 +1,6 @@
 """Uploads as forms: the bytes of the field ``content`` of a ``multipart/form-data`` body, as they arrive.
 
-Other fields are skipped. Invariant: no more than one piece of the body is held.
+Other fields are skipped. Invariant: at most one piece of the body is in memory.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class _Form:
 
 
 async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tuple[AsyncIterator[bytes], str | None]:
-    """The bytes of the field ``content``, and the content type that it names.
+    """The bytes of the field ``content``, and the content type that the field names.
 
     Args:
-        content_type: its header, with the boundary.
+        content_type: the header of the form, with the boundary.
 
     Raises:
-        InvalidRequest: kind ``invalid_body``: it is not a form, is truncated, or has no such field.
+        InvalidRequest: kind ``invalid_body``: the body is not a form, is truncated, or has no such field.
     """
     form = _Form()
     callbacks: MultipartCallbacks = {
@@ -100,7 +100,7 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
                     raise _invalid("it is truncated")
                 return False
             parser.write(chunk)
-        except ValueError as error:  # the base of the parser's errors
+        except ValueError as error:  # the base class of the parser's errors
             raise _invalid(str(error)) from error
         return True
 

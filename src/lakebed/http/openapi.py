@@ -39,7 +39,7 @@ _ERRORS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PathParameter:
-    """A part of paths that varies."""
+    """A variable part of paths."""
 
     description: str
     pattern: str | None = None
@@ -50,8 +50,8 @@ class Service:
     """What a description says about the service as a whole.
 
     Attributes:
-        path_parameters: by name, of all paths.
-        error: the struct of the body of every error.
+        path_parameters: the parameters of all paths, by name.
+        error: the struct of every error's body.
     """
 
     title: str
@@ -100,7 +100,7 @@ def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> di
 
 
 def _loosen_arrays(component: dict[str, Any]) -> None:
-    """For a struct encoded as an array, describe what its elements may be, not which is which.
+    """For a struct that is encoded as an array, describe the types of its elements, without their positions.
 
     Few tools implement ``prefixItems`` as the standard defines it; some refuse the whole description.
     """

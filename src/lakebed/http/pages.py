@@ -1,4 +1,4 @@
-"""Pages of lists: which page a query asks for, and the reply that holds it. Pure."""
+"""Pages of lists: the page that a query asks for, and the reply that holds it. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 def join_page(rows: Sequence[bytes], *, following: str) -> bytes:
-    """A `Page` as JSON, of rows that are JSON already.
+    """A `Page` as JSON, made of rows that are JSON already.
 
     Args:
         following: the value of ``after`` for the next page; empty: there is none.
@@ -47,7 +47,7 @@ def join_page(rows: Sequence[bytes], *, following: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which page of a list is asked for."""
+    """The page of a list that a query asks for."""
 
     prefix: str = ""
     after: str = ""
@@ -56,7 +56,7 @@ class PageRequest:
 
     @property
     def probe(self) -> int:
-        """How many rows to read: one more than asked for, which shows whether there is a next page."""
+        """How many rows to read: one more than the page has, which shows whether there is a next page."""
         return self.amount + 1
 
 
@@ -74,7 +74,7 @@ def page_of(rows: Sequence[R], *, amount: int, key: Callable[[R], str], row: Cal
 def page_of_many(
     rows: Sequence[R], *, amount: int, key: Callable[[R], str], results: Callable[[Sequence[R]], list[T]]
 ) -> Page[T]:
-    """As `page_of`, for rows that are made together: `results` makes all rows of the reply."""
+    """As `page_of`, but `results` makes all rows of the reply at once."""
     has_more = len(rows) > amount
     shown = rows[:amount] if has_more else rows
     following = key(shown[-1]) if has_more else ""

@@ -1,4 +1,4 @@
-"""Threads for what a handler must not do in the event loop: wait for stores, compute, move large bodies."""
+"""Threads for work that a handler must not do in the event loop: wait for stores, compute, move large bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pools:
     heavy: SlotPool
     transfer: ThreadPoolExecutor
     uploads: UploadSlots
-    """A part of the threads for transfers; the others are left for downloads and copies."""
+    """A part of the threads for transfers. The other threads remain for downloads and copies."""
 
     @classmethod
     def open(cls, options: HttpOptions) -> Pools:
@@ -52,26 +52,29 @@ async def run_in(pool: Executor, function: Callable[P, R], *args: P.args, **kwar
     def run() -> R:
         try:
             return function(*args, **kwargs)
-        except StopIteration as error:  # asyncio would never tell who waits: a request without an end
+        except StopIteration as error:  # asyncio would not wake the waiting request: it would never end
             raise RuntimeError("a call ended with StopIteration") from error
 
     return await asyncio.get_running_loop().run_in_executor(pool, run)
 
 
 class LoopSignal:
-    """What a task of the event loop waits for, and any thread may wake. Make it in the task's event loop."""
+    """A signal for which a task of the event loop waits, and which any thread may send.
+
+    Create it in the task's event loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Let the task look again; from any thread, at once. Cost: some microseconds."""
+        """Wake the task; from any thread, at once. Cost: some microseconds."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Return when it was woken since the last wait; False after `timeout_s` seconds."""
+        """Return True once `wake` was called since the last wait; False after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

@@ -1,8 +1,9 @@
 """One serving process: the event loop with its signals, and the order of shutdown.
 
-On SIGTERM or SIGINT the process accepts no new connection, lets running requests end for `HttpOptions.shutdown_s`,
-closes the site, and ends with 0; a second SIGINT does not wait for requests. When what it serves is another process's
-(`Serving.lost`), it ends in the same way, with that error: clients and supervisors then look for the owner.
+On SIGTERM or SIGINT the process accepts no new connection, waits for running requests up to `HttpOptions.shutdown_s`,
+closes the site, and ends with 0. After a second SIGINT it does not wait for requests. When another process has taken
+over what it serves (`Serving.lost`), it ends in the same way, with that error: clients and supervisors then look for
+the owner.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 
 _TICKS_A_LOOK: Final = 20
-"""Ticks of 0.1 s between two looks at the files of the certificate, and at whether this process still owns its site."""
+"""Ticks of 0.1 s between two checks of the certificate's files, and of whether this process still owns its site."""
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, which signals end with exit code 0, and which reports when it answers."""
+    """Uvicorn's server, but signals end it with exit code 0, and it reports when it is ready."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *,
     Args:
         listener: bound; closed at the end.
 
-    Raises what `Serving.lost` shows.
+    Raises the error that `Serving.lost` returns.
     """
     try:
         _server(application, site.serving, ready=ready).run(sockets=[listener])
@@ -144,7 +145,7 @@ class RunningServer(Generic[P, C]):
             answers.set()
 
     def stop(self) -> None:
-        """Let running requests end, and close the site."""
+        """Wait for running requests, and close the site."""
         if not self._is_stopped:
             self._is_stopped = True
             self._server.should_exit = True

@@ -1,9 +1,9 @@
 """HTTP on one connection, with bounds that the parser lacks: the size of a head, and the time of reading and writing.
 
 A head is everything before a request's body. Without these bounds a client without credentials could fill the memory
-with one endless header, or all connections with heads that never end, with bodies that go on behind a reply, or with
-replies that it does not read. Does not know: requests; a body has bounds of its own while its request is answered
-(`lakebed.http.call`).
+with one endless header. It could also occupy all connections: with heads that never end, with bodies that continue
+after a reply, or with replies that it does not read. Does not know: requests. A body has other bounds while its request
+is answered (`lakebed.http.call`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} by
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
 _NO_HTTP: Final = "The bytes received are not a valid HTTP/1.1 request."
 _BODILESS: Final = frozenset((204, 304))
-"""Status of replies that have no body, and need no length."""
+"""Statuses of replies that have no body, and need no length."""
 _FRAMING: Final = frozenset((b"connection", b"transfer-encoding"))
-"""Headers that say how a reply goes on, which is left to the cycle."""
+"""Headers that say how a reply is framed. Replies with these are left to the cycle."""
 _JOINED_BYTES_MAX: Final = 64 << 10
-"""Largest body that is copied behind its head: less work than two writes."""
+"""Largest body that is copied behind its head: up to this size, the copy costs less than a second write."""
 
 
 class _ReplyTransport:
-    """Where a reply is written to: its head goes out with the first piece of its body.
+    """The transport of a reply. It sends the head together with the first piece of the body.
 
-    Alone it would be a write of its own, which wakes a client that cannot go on yet: a third of the time of a small
-    reply. A reply with a body is never only a head: `RequestResponseCycle` writes the body too when it is empty.
+    A separate write of the head wakes a client that cannot continue yet: a third of the time of a small reply. A reply
+    with a body is never only a head: `RequestResponseCycle` writes the body even if it is empty.
     """
 
     __slots__ = ("_cycle", "_head", "_transport")
@@ -43,11 +43,11 @@ class _ReplyTransport:
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
         self._cycle = cycle
-        has_body = cycle.scope["method"] != "HEAD"  # whose reply ends with its head
-        self._head: bytes | None = b"" if has_body else None  # empty: it was not written; None: it was sent
+        has_body = cycle.scope["method"] != "HEAD"  # the reply to HEAD ends with its head
+        self._head: bytes | None = b"" if has_body else None  # empty: not written yet; None: sent
 
     def write(self, piece: bytes | bytearray | memoryview) -> None:
-        """Keep a head; send everything else, while the client is there."""
+        """Keep a head; send everything else, while the client is connected."""
         if self._transport.is_closing():
             return
         if self._head is None or not self._cycle.response_started:  # the latter: 100 Continue
@@ -59,7 +59,7 @@ class _ReplyTransport:
             self._transport.writelines((head, piece))
 
     def writelines(self, pieces: Piece) -> None:
-        """Send a part of a body, behind the head if that is kept."""
+        """Send a part of a body, after the head if it is kept."""
         if self._head:
             pieces = (self._head, *pieces)
         self._head = None
@@ -70,7 +70,7 @@ class _ReplyTransport:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """End the connection, behind what was written: half a reply is not a whole one."""
+        """End the connection after what was written, so that an incomplete reply does not look complete."""
         if self._head and not self._transport.is_closing():
             self._transport.write(self._head)
         self._transport.close()
@@ -94,9 +94,9 @@ def _send_whole(
     """Send a reply as its cycle would, in one write and without a message for each part of it.
 
     Returns:
-        False: nothing was sent, because this is no plain reply with a length, or its client is slow.
+        False: nothing was sent, because this is not a plain reply with a length, or its client is slow.
     """
-    if transport.is_closing():  # the cycle hears of that a step of the loop later
+    if transport.is_closing():  # the cycle learns it one step of the loop later
         cycle.disconnected = True
     if cycle.disconnected:
         return True
@@ -129,7 +129,7 @@ def _send_whole(
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """A connection with bounded heads, whose client reads."""
+    """A connection with bounded heads, whose client has to read its replies."""
 
     options: ClassVar[HttpOptions]
     arrivals: ClassVar[Arrivals]
@@ -151,7 +151,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of a head, and those behind a reply; a body that is read is bounded by its reader."""
+        """Count the bytes of a head, and those after a reply. The reader of a body bounds the body."""
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -167,7 +167,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def on_message_begin(self) -> None:
-        """Note that a head begins, which has a timer of its own."""
+        """Note that a head begins, and start its timer."""
         super().on_message_begin()
         self._stop_waiting()
         if not self.flow.write_paused:
@@ -177,7 +177,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        """Stop counting and timing: the body has bounds of its own."""
+        """Stop counting and timing: the body has other bounds."""
         self._in_head = False
         self._head_bytes = 0
         self._stop_waiting()
@@ -202,7 +202,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _disconnect(self) -> None:
-        """Tell all requests that no client waits for their replies; uvicorn knows the last one that came."""
+        """Tell all requests that no client waits for their replies; uvicorn tells only the last one."""
         for cycle in self._cycles:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -210,20 +210,20 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """Watch whether the client reads."""
+        """Start to watch whether the client reads."""
         super().pause_writing()
         self._stop_watching()
         self._watch()
 
     @override
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stop to watch: the client has read."""
         self._stop_watching()
         super().resume_writing()
 
     @override
     def on_response_complete(self) -> None:
-        """Watch whether the client reads what is left of the reply: a transport that closes waits for that."""
+        """Watch whether the client reads the rest of the reply: a transport that closes waits for that."""
         super().on_response_complete()
         if self._unsent is None and self.transport.get_write_buffer_size():
             self._watch()
@@ -267,14 +267,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._refuse(400, "Bad Request", _NO_HTTP)
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
         """Send the reason and close the connection; the rest of the request is not read.
 
-        Nothing is sent in the middle of a reply, nor before the reply to the previous request. A fault in a body is
-        one of the request that is being answered.
+        Nothing is sent in the middle of a reply, nor before the reply to the previous request. A fault in a body
+        belongs to the request that is being answered.
         """
         if self.transport.is_closing():
             return
@@ -284,5 +284,5 @@ class BoundedHttp(HttpToolsProtocol):
             body = encode(ErrorBody(message))
             head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
-        self._disconnect()  # handlers end, and say nothing more
+        self._disconnect()  # handlers end, and send nothing more
         self.transport.close()

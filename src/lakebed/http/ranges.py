@@ -1,7 +1,7 @@
 """Byte ranges of HTTP: which part of an object of known size a ``Range`` header asks for. Pure.
 
-One range is served. Several at once, other units and malformed headers are ignored, which the standard allows: the
-whole object is the reply. Source: RFC 9110, section 14.
+One range is served. A header with several ranges or another unit, or a malformed one, is ignored, as the standard
+allows: the reply is the whole object. Source: RFC 9110, section 14.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parse_range(
 
     Args:
         header: ``bytes=a-b``, ``bytes=a-`` or ``bytes=-n`` (the last n bytes); None: no header.
-        if_range: the header ``If-Range``: the range is meant of an object with this `etag` alone; None: of any.
+        if_range: the header ``If-Range``: the range applies only if it equals `etag`; None: it always applies.
 
     Returns:
         ``(start, end)`` with ``0 <= start < end <= size_bytes``, or None: send everything.
@@ -54,11 +54,15 @@ def parse_range(
 
 
 def _number(digits: str) -> int:
-    """The number, capped: parsing thousands of digits takes long."""
+    """The number of some digits, capped: parsing thousands of digits takes long."""
     short = digits.lstrip("0") or "0"
     return int(short) if len(short) <= _DIGITS_MAX else 10**_DIGITS_MAX
 
 
 def content_range(span: tuple[int, int] | None, *, size_bytes: int) -> str:
-    """The ``Content-Range`` of a reply: a half-open range of it, or None for a range that cannot be served."""
+    """The header ``Content-Range`` of a reply.
+
+    Args:
+        span: half-open range of the object; None: the range that was asked for cannot be served.
+    """
     return f"bytes */{size_bytes}" if span is None else f"bytes {span[0]}-{span[1] - 1}/{size_bytes}"

@@ -24,35 +24,35 @@ encode: Final = _ENCODER.encode
 
 @lru_cache(maxsize=1_024)
 def format_date(seconds: int) -> str:
-    """Unix time as a header has it. Kept: objects that were put together have the same."""
+    """Unix time in the form of a header. Cached: objects that were put at the same time share it."""
     return formatdate(seconds, usegmt=True)
 
 
 IS_GONE: Final = "lakebed.is_gone"
-"""In the scope of a request: whether its client has disconnected, so that the rest of a reply is of no use."""
+"""In the scope of a request: whether its client has disconnected, so that the rest of a reply is useless."""
 
 
 HAS_PIECE: Final = "lakebed.has_piece"
-"""In the scope of a request: whether a piece of its body, or its end, is here already."""
+"""In the scope of a request: whether a piece of its body, or the body's end, has arrived."""
 
 
 SEND_WHOLE: Final = "lakebed.send_whole"
-"""In the scope of a request, where the connection can send a whole reply in one piece: `SendWhole`."""
+"""In the scope of a request: a `SendWhole`, if the connection can send a whole reply in one piece."""
 
 SendWhole = Callable[[int, Sequence[tuple[bytes, bytes]], bytes | memoryview], bool]
-"""Status, headers and body; whether the reply is sent. If not, it has to be sent as ASGI has it."""
+"""Takes status, headers and body; returns whether the reply was sent. If not, send it with ASGI's messages."""
 
 SEND_CHUNK: Final = "lakebed.send_chunk"
-"""In the scope of a request, where the connection can send a part of a reply without copying it: `SendChunk`."""
+"""In the scope of a request: a `SendChunk`, if the connection can send a part of a reply without copying it."""
 
 Piece = Sequence[bytes | memoryview]
-"""A part of a body, in several places of memory; the views are of bytes."""
+"""A part of a body, in several buffers; the items of the views are bytes."""
 
 SendChunk = Callable[[Piece, int], Awaitable[None]]
-"""The next part of a body whose length was not stated, and its size in bytes. Waits as ASGI's `send` does."""
+"""Sends the next part of a body whose length was not stated, given its size in bytes. Waits as ASGI's `send` does."""
 
 ARRIVAL: Final = "lakebed.arrival"
-"""In the scope of a request: its number among those that came to the process (`Arrivals`)."""
+"""In the scope of a request: its number among the requests that came to the process (`Arrivals`)."""
 
 
 P = TypeVar("P")
@@ -61,8 +61,8 @@ P = TypeVar("P")
 class Arrivals:
     """Counts the requests of an event loop as their heads come in.
 
-    What is looked at after a request had come is new enough for it, however much later it is answered: so those that
-    come together can share a look.
+    A state that was read after a request came is new enough for the request, however much later it is answered. So
+    requests that come together can share a read.
     """
 
     __slots__ = ("count",)
@@ -77,10 +77,10 @@ class Arrivals:
 
 
 async def send_reply(reply: Response, scope: Scope, receive: Receive, send: Send) -> int:
-    """Send a reply, in one piece where that can be.
+    """Send a reply, in one piece if possible.
 
     Returns:
-        The size of its body in bytes, or 0 when `send` was told of all of it.
+        The size of its body in bytes, or 0 if the whole reply went through `send`.
     """
     send_whole: SendWhole | None = scope.get(SEND_WHOLE)
     is_whole = type(reply) is Response and reply.background is None
@@ -93,7 +93,7 @@ async def send_reply(reply: Response, scope: Scope, receive: Receive, send: Send
 class _PiecesResponse(StreamingResponse, Generic[P]):
     """A reply whose body comes in pieces.
 
-    A client that goes away is noticed when the next piece is sent, so no task listens for it; the rest is not read.
+    The next piece that is sent detects that a client has disconnected, so no task listens for it. The rest is not read.
     """
 
     def __init__(self, pieces: AsyncGenerator[P, None], status: int, headers: Mapping[str, str]) -> None:
@@ -123,7 +123,7 @@ class _PiecesResponse(StreamingResponse, Generic[P]):
 
 
 class StreamedResponse(_PiecesResponse[Buffer]):
-    """A reply whose body comes in pieces; its headers hold its length, where that is known."""
+    """A reply whose body comes in pieces. Its headers hold the length, if it is known."""
 
     @override
     async def _send_piece(self, piece: Buffer, scope: Scope, send: Send) -> None:
@@ -131,9 +131,9 @@ class StreamedResponse(_PiecesResponse[Buffer]):
 
 
 class GatheredResponse(_PiecesResponse[Piece]):
-    """A reply of unknown length each piece of which is several buffers: they are sent from where they are.
+    """A reply of unknown length. Each piece consists of several buffers, which are sent without joining them.
 
-    Joined, a piece would be copied twice into new memory, which took a quarter of a node's time for a scan.
+    Joining a piece would copy it twice into new memory, which took a quarter of a node's time for a scan.
     """
 
     @override
@@ -149,7 +149,7 @@ class GatheredResponse(_PiecesResponse[Piece]):
 
 
 def encode_each(values: Sequence[Any]) -> list[bytes]:
-    """Values as JSON, each. Cost: as of all together; JSON has no line break, so they are encoded as lines."""
+    """Each value as JSON. Cost: as one value: they are encoded as lines, because JSON has no line break."""
     return _ENCODER.encode_lines(values).split(b"\n")[:-1]
 
 
@@ -159,10 +159,10 @@ def json(value: Any, status: int = 200) -> Response:
 
 
 def empty(status: int = 204) -> Response:
-    """Nothing but a status."""
+    """A reply that has only a status."""
     return Response(status_code=status)
 
 
 def printable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers whose values users may have chosen: only printable ASCII is left, so that no value ends its header."""
+    """Headers whose values users may have chosen, reduced to printable ASCII, so that no value ends its header."""
     return {name: _UNPRINTABLE.sub("", value) for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""`Serving`: what a process that serves HTTP has, whatever it serves.
+"""`Serving`: what every process that serves HTTP has.
 
 Owns: limits, threads, the access log and the background tasks that write it and return freed memory.
 """
@@ -25,7 +25,7 @@ from lakebed.runtime import Environment
 _FLUSH_INTERVAL_S: Final = 0.25
 
 _RELEASE_INTERVAL_S: Final = 15.0
-"""How often freed memory is returned to the system: allocators keep it, in pieces, for each thread."""
+"""Time between two returns of freed memory to the system: allocators keep it, in pieces, for each thread."""
 
 
 def _nothing() -> None:
@@ -34,17 +34,17 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Serving:
-    """What one serving process has, whatever it serves.
+    """What every serving process has.
 
     Attributes:
-        name: stands in front of messages on standard error.
+        name: prefix of messages on standard error.
         authority: host and port, for clients that send no ``Host``.
-        reads_inline: whether short reads are made in the event loop, because what they read is on this machine.
-        instance: a few random letters, in front of every request's id.
-        running: requests at this moment.
-        arrivals: of its requests.
-        release: returns memory that is not in use to the system; called every few seconds in a thread.
-        lost: why the process can serve no more, because another one owns what it served; returns None while it can.
+        reads_inline: whether short reads run in the event loop, because their data is on this machine.
+        instance: a few random letters, the prefix of every request's id.
+        running: number of requests that are running.
+        arrivals: counts the requests.
+        release: returns unused memory to the system; called every few seconds in a thread.
+        lost: returns the error that ends the process, once another process owns what it serves; until then None.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Serving:
         )
 
     def log_problem(self, message: str, *, request_id: str = "") -> None:
-        """Write to standard error what no reply can say."""
+        """Write a problem to standard error that no reply can report."""
         warn(f"{self.name}: {message}{f' (request {request_id})' if request_id else ''}")
 
     async def run_lifespan(self, receive: Receive, send: Send) -> None:
@@ -99,7 +99,7 @@ class Serving:
         await send({"type": "lifespan.shutdown.complete"})
 
     def close_log(self) -> None:
-        """Write what is buffered. The last step of `Site.close`."""
+        """Write the buffered lines and close the log. The last step of `Site.close`."""
         if self.access_log is not None:
             self.access_log.close()
 

@@ -1,9 +1,8 @@
 """Signatures with an expiry time, for URLs that permit one request without credentials.
 
-Invariants: a signature permits nothing but what it was made for; the key is never in the store: it is random, and dies
-with the server that made it, or it is made of a secret that several servers share. The form on the wire is a
-hexadecimal keyed BLAKE2b of the permitted parts and the expiry time, which travel as parameters of their own: DO NOT
-CHANGE.
+Invariants: a signature permits only what it was made for. The key is never in the store: it is random, and is lost with
+the server that made it, or it is derived from a secret that several servers share. The form on the wire is a
+hexadecimal keyed BLAKE2b of the permitted parts and the expiry time, which are separate parameters: DO NOT CHANGE.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a service gives in order to be served: the protocol `Site`."""
+"""What a service has to provide: the protocol `Site`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Principal(Protocol):
 
     @property
     def id(self) -> str:
-        """The name in the access log. Not a secret."""
+        """The caller's name in the access log. Not a secret."""
 
 
 P = TypeVar("P", bound=Principal)
@@ -39,7 +39,7 @@ class Change:
 
 
 class Site(Protocol[P, C]):
-    """A service, as `lakebed.http` serves it: `P` is its kind of caller, `C` what its handlers take."""
+    """A service, as `lakebed.http` serves it. `P` is its type of caller, `C` the type of its handlers' calls."""
 
     @property
     def serving(self) -> Serving:
@@ -49,27 +49,27 @@ class Site(Protocol[P, C]):
         """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``)."""
 
     def authorize(self, principal: P, endpoint: Endpoint, scope: Scope) -> None:
-        """Refuse what a caller may not do. Raises `InvalidRequest` (``forbidden``).
+        """Refuse a request that a caller may not make. Raises `InvalidRequest` (``forbidden``).
 
         Args:
-            endpoint: whose `Endpoint.needs` is not None.
-            scope: of the request, with the path's parameters, decoded.
+            endpoint: its `Endpoint.needs` is not None.
+            scope: scope of the request, with the path's parameters, decoded.
         """
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: P | None, request_id: str) -> C:
-        """What a handler takes; `principal` is None for public endpoints."""
+        """The call that a handler takes; `principal` is None for public endpoints."""
 
     async def audit(self, change: Change) -> None:
-        """Record a change after it was made, and before its reply is sent but for `Endpoint.audited_after`.
+        """Record a change after it was made, and before its reply is sent, except with `Endpoint.audited_after`.
 
-        An error is logged; the reply stays.
+        An error is logged, and does not change the reply.
         """
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The reply to a request that failed, usually made by `lakebed.http.errors.error_reply`.
 
         Args:
-            statuses: of error kinds for which the endpoint answers another status.
+            statuses: the endpoint's own statuses, by error kind.
         """
 
     def close(self) -> None:

@@ -1,10 +1,11 @@
-"""A pool of threads of which few work at a time: a call that waits for another service leaves its slot meanwhile.
+"""A pool of threads of which few work at a time: a call leaves its slot while it waits for another service.
 
 Owns: `SlotPool` and `leave_slot`. The calls of a pool share the processor, so it has few slots. A webhook may take a
-minute, and its owner decides how long: were its call to keep the slot, two of them would stop the calls of everybody.
-So it works in a slot, leaves that while it waits, and takes one again. Invariants: never more calls work than there
-are slots; a slot is handed on at once, to a call that comes back before one that has not begun; there are no more
-threads than slots and calls outside; calls outside have a limit, and those of one owner only a part of it.
+minute, and its owner decides how long. If its call kept the slot, two such calls would stop the calls of all callers.
+So a call works in a slot, leaves the slot while it waits, and then takes one again. A call that has left its slot is
+outside. Invariants: never more calls work than there are slots; a free slot is handed on at once, first to a call that
+comes back, then to one that has not begun; there are no more threads than slots and calls outside; the number of calls
+outside is limited, and one owner may have only a part of it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ R = TypeVar("R")
 Work = Callable[[], None]
 
 OUTSIDE_MAX: Final = 64
-"""Calls of all pools that wait outside at a time."""
+"""Most calls of all pools that are outside at a time."""
 
 OUTSIDE_OF_OWNER_MAX: Final = 24
-"""Calls of one owner that wait outside at a time."""
+"""Most calls of one owner that are outside at a time."""
 
 
 class _Here(threading.local):
-    """The pool in a slot of which the thread works."""
+    """The pool in whose slot this thread works."""
 
     pool: SlotPool | None = None
 
@@ -72,7 +73,7 @@ class SlotPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; with `wait` return when all have ended. `cancel_futures`: of those without a slot."""
+        """Take no more calls; with `wait`, wait until all have ended. `cancel_futures` cancels calls without a slot."""
         with self._changed:
             self._is_closed = True
             while cancel_futures and self._waiting:
@@ -82,7 +83,7 @@ class SlotPool(Executor):
         self._threads.shutdown(wait=wait)
 
     def _work(self, work: Work | None) -> None:
-        """Work in a slot as long as there is something to do."""
+        """Run calls in a slot as long as any wait."""
         while work is not None:
             _HERE.pool = self
             work()
@@ -90,7 +91,7 @@ class SlotPool(Executor):
             work = self._free_slot()
 
     def _free_slot(self) -> Work | None:
-        """Give a slot to a call that comes back; else the call that is next, which has the slot now; else free it."""
+        """Give the slot to a call that comes back; else return the next call, which then has it; else free the slot."""
         with self._changed:
             if self._returning:
                 self._returning.popleft().set()
@@ -102,16 +103,16 @@ class SlotPool(Executor):
             return None
 
     def leave_slot(self) -> None:
-        """Free the slot of this thread; another one goes on with the calls that wait."""
+        """Free the slot of this thread; another thread continues with the calls that wait."""
         work = self._free_slot()
         if work is not None:
             self._threads.submit(self._work, work)
 
     def take_slot(self, owner: str) -> None:
-        """Wait for a slot, as the call of an owner that is not outside any more.
+        """Wait for a slot for an owner's call that comes back from outside.
 
-        It stops to be outside only when it has a slot or is the next to get one: were it before, another call could
-        leave in its place and give its own slot to a third one, for which there is no thread.
+        The call counts as outside until it has a slot or is the next to get one. Otherwise another call could leave in
+        its place, and give its slot to a third call, for which there is no thread.
         """
         handed = threading.Event()
         with self._changed:
@@ -139,17 +140,17 @@ def leave_slot(owner: str) -> Iterator[None]:
     """Leave the slot of this thread, if it has one, while the block waits for another service.
 
     Args:
-        owner: on whose behalf it waits, such as a repository.
+        owner: the owner of the call, such as a repository.
 
-    Raises `Unavailable` (``busy_outside``): too many calls wait already, of this owner or in all; the block has not
-    begun.
+    Raises `Unavailable` (``busy_outside``): too many calls are outside already, of this owner or in total. The block
+    has not begun.
     """
     pool = _HERE.pool
     if pool is None:
         yield
         return
     _note_outside(owner)
-    _HERE.pool = None  # of a block in this block there is no slot to leave
+    _HERE.pool = None  # a nested block has no slot to leave
     pool.leave_slot()
     try:
         yield

@@ -1,9 +1,9 @@
 """Bodies larger than memory: from the event loop to a store that takes an iterator, and back.
 
 Owns: the hand-over between the loop, which receives and sends a client's bytes, and a thread, in which a store works.
-Invariants: about three pieces of `ServerOptions.chunk_bytes` are in memory, however large the object and however slow
-either side: the client waits for the store, and the store for the client. When the client disconnects, the store's
-iterator raises an error, so that nothing is left of the upload.
+Invariants: about three pieces of `ServerOptions.chunk_bytes` are in memory, however large the object is and however
+slow either side is: the client waits for the store, and the store for the client. When the client disconnects, the
+store's iterator raises an error, so that nothing is left of the upload.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _Ended:
 
 
 async def _gather_chunks(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[list[bytes]]:
-    """The same chunks in lists of at least `bytes_min`, except the last: each costs a step from thread to thread.
+    """Group the chunks into lists of at least `bytes_min`, except the last. Each list costs a hand-over to a thread.
 
-    They are not joined: new pages for each piece, and a copy, took a tenth of an upload.
+    The chunks are not joined: new pages for each piece, and the copy, took a tenth of an upload's time.
     """
     pieces: list[bytes] = []
     size = 0
@@ -52,7 +52,7 @@ async def _gather_chunks(chunks: AsyncIterator[bytes], *, bytes_min: int) -> Asy
 
 
 async def whole_or_stream(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
+    """Read a body: a body of at most `bytes_max` as bytes and None; a larger one as no bytes and an iterator of it."""
     pieces: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -64,7 +64,7 @@ async def whole_or_stream(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tu
 
 
 async def prepend(pieces: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What was read already, which is removed from `held`, then the rest."""
+    """The bytes of `pieces`, which is emptied, then the rest."""
     first = b"".join(pieces)
     pieces.clear()
     if first:
@@ -80,11 +80,11 @@ async def upload(
     """Pass a body to a call that takes an iterator, while it arrives, in pieces of at least `piece_bytes`.
 
     Args:
-        into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this call.
-        slots: one of them is waited for, and held.
+        into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this function.
+        slots: the upload waits for one of them, and holds it.
 
     Raises:
-        InvalidRequest: kind ``stalled``: no piece came for long while others waited.
+        InvalidRequest: kind ``stalled``: no piece came for a long time while other uploads waited.
         Whatever `chunks` or `into` raises.
     """
     async with slots.hold() as slot:
@@ -110,7 +110,7 @@ async def _upload(chunks: AsyncIterator[list[bytes]], *, into: Callable[[Iterato
     try:
         async for chunk in chunks:
             await _either(capacity.acquire(), running)
-            if running.done():  # it failed: the rest of the body is of no use
+            if running.done():  # the call failed: the rest of the body is not needed
                 break
             pieces.put(chunk)
             slot.note_delivery()
@@ -135,7 +135,7 @@ async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[A
 async def download(open_chunks: Callable[[], Iterator[R]], *, pool: Executor) -> AsyncGenerator[R, None]:
     """Pieces of an iterator that blocks, each read in a pool while the one before is sent.
 
-    The first is read before this returns, so that a missing object is an error and not half a reply.
+    The first piece is read before this function returns, so that a missing object is an error and not half a reply.
     """
     loop = asyncio.get_running_loop()
     chunks = await loop.run_in_executor(pool, open_chunks)

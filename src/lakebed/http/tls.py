@@ -1,8 +1,8 @@
-"""TLS: the certificate that a server shows, whom it lets in, and what clients of our services trust.
+"""TLS: the certificate of a server, the clients that it accepts, and the certificates that our clients trust.
 
 Owns: `Tls`, the files of a server; `ServerCertificate`, which reads them again when they change; `client_context`, made
-from the environment; the rule that a token is sent in clear text to this machine only. All files are in PEM. Does not
-know: any service.
+from the environment; the rule that clients send a token in clear text only to this machine. All files are in PEM. Does
+not know: any service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CA_VARIABLE: Final = "LAKEBED_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LAKEBED_TLS_CERTIFICATE"
 """The environment variable with the file of the certificate that clients show to servers that ask for one."""
 KEY_VARIABLE: Final = "LAKEBED_TLS_KEY"
-"""The environment variable with the file of its key; without it, the key is in the file of the certificate."""
+"""The environment variable with the file of that certificate's key; without it, the certificate's file has the key."""
 CLEAR_VARIABLE: Final = "LAKEBED_ALLOW_CLEAR"
 """The environment variable that lets tokens travel unencrypted to other machines, when it is ``1``."""
 
@@ -36,8 +36,8 @@ class Tls:
 
     Attributes:
         certificate: the server's certificate, and the chain behind it.
-        key: its key; None: in the file of the certificate.
-        client_ca: callers must show a certificate that one of these has signed; None: they need none.
+        key: the certificate's key; None: it is in the certificate's file.
+        client_ca: authorities, one of which must have signed the certificate of a caller; None: callers need none.
     """
 
     certificate: str
@@ -45,7 +45,7 @@ class Tls:
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What a server makes connections with. Raises `InvalidRequest` (``invalid_certificate``)."""
+        """The server's context for connections. Raises `InvalidRequest` (``invalid_certificate``)."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -60,9 +60,9 @@ class Tls:
         return [file for file in (self.certificate, self.key, self.client_ca) if file is not None]
 
     def export(self) -> None:
-        """Let the clients of this process, and of those that it starts, show and trust the same certificates.
+        """Let the clients of this process and of its child processes show and trust the same certificates.
 
-        What the environment says already stays.
+        Variables of the environment that are set already stay unchanged.
         """
         for variable, file in ((CERTIFICATE_VARIABLE, self.certificate), (KEY_VARIABLE, self.key or self.certificate)):
             os.environ.setdefault(variable, file)
@@ -73,8 +73,9 @@ class Tls:
 class ServerCertificate:
     """A server's context, whose files are read again when they change: a certificate is renewed without a restart.
 
-    New connections get the new pair; a file of callers' authorities adds to those of before, so that removing one needs
-    a restart. Files that do not fit each other, as in the middle of their replacement, leave the old pair in use.
+    New connections get the new pair. A new file of callers' authorities adds to the earlier authorities, so removing an
+    authority needs a restart. While files do not fit each other, as in the middle of their replacement, the old pair
+    stays in use.
     """
 
     def __init__(self, tls: Tls) -> None:
@@ -83,7 +84,7 @@ class ServerCertificate:
         self.context = tls.context()
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; whether they were taken. Cost: a `stat` a file."""
+        """Read the files again if they have changed; return whether they were loaded. Cost: 1 `stat` for each file."""
         signature = _signature(self._tls.files())
         if signature == self._signature:
             return False
@@ -94,7 +95,7 @@ class ServerCertificate:
                 load_ca(self.context, self._tls.client_ca)
         except InvalidRequest as problem:
             if _signature(self._tls.files()) == signature:
-                self._signature = signature  # it is said once, until the files change again
+                self._signature = signature  # warn once, until the files change again
                 warn(f"The certificate was not replaced: {problem}")
             return False
         self._signature = signature
@@ -102,14 +103,14 @@ class ServerCertificate:
 
 
 def client_files() -> list[str]:
-    """The files that `client_context` reads now; none: clients trust what the system trusts."""
+    """The files that `client_context` reads now; empty: clients trust the system's authorities."""
     return [
         file for variable in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE) if (file := os.environ.get(variable))
     ]
 
 
 def client_context() -> ssl.SSLContext | None:
-    """What our clients make connections with; None: the default, the system's authorities and no certificate.
+    """Our clients' context for connections; None: the default, with the system's authorities and no certificate.
 
     Host names are always compared. Raises `InvalidRequest` (``invalid_certificate``).
     """
@@ -127,7 +128,7 @@ def client_context() -> ssl.SSLContext | None:
 
 
 def client_signature() -> Signature:
-    """What the files of clients look like now, to notice that they change. Cost: a `stat` a file."""
+    """The current signature of the clients' files, to detect changes. Cost: 1 `stat` for each file."""
     return _signature(client_files())
 
 
@@ -151,7 +152,7 @@ def check_clear(endpoints: Iterable[str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and nothing else."""
+    """Whether a host is this machine only."""
     if host == "localhost":
         return True
     try:

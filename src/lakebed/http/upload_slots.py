@@ -1,8 +1,8 @@
-"""Slots for large uploads: each holds a thread from its first piece to its last, so their number is bounded.
+"""Slots for large uploads. Each upload holds a thread from its first piece to its last, so their number is bounded.
 
-Owns: which upload gets a slot, and which has to release one. Invariant: slow clients cannot keep others out: while an
-upload waits, a running one that has delivered no whole piece for a while is ended, the idlest first. While none waits,
-an upload may take any time. Used by one event loop.
+Owns: which upload gets a slot, and which has to release its slot. Invariant: slow clients cannot keep others out. While
+an upload waits, a running one that has delivered no whole piece for a while is ended, the one idle longest first. While
+none waits, an upload may take any time. Used by one event loop.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LOOK_S = 0.5
 
 
 class UploadSlot:
-    """What an upload holds.
+    """The slot that an upload holds.
 
     Attributes:
-        pool: where its call runs.
+        pool: the pool in which the upload's call runs.
     """
 
     def __init__(self, pool: Executor, limit: asyncio.Timeout) -> None:
@@ -30,7 +30,7 @@ class UploadSlot:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self.delivered_s: float | None = self._loop.time()
-        """When its last piece came; None: it cannot be ended, because all of it is here, or it was ended already."""
+        """When the last piece came; None: the upload cannot be ended: it is complete, or was ended already."""
 
     def note_delivery(self) -> None:
         """Record that a piece was handed over."""
@@ -52,7 +52,7 @@ class UploadSlots:
 
     Args:
         pool: has at least `count` threads.
-        count: of uploads at once.
+        count: most uploads at a time.
         idle_s: how long an upload may deliver nothing while others wait.
     """
 
@@ -68,7 +68,7 @@ class UploadSlots:
         """Wait for a slot, and hold it.
 
         Raises:
-            InvalidRequest: kind ``stalled``: no piece came for `idle_s`, and others waited.
+            InvalidRequest: kind ``stalled``: no piece came for `idle_s` while other uploads waited.
         """
         while len(self._held) >= self._count:
             self._end_idlest()
