@@ -1,4 +1,4 @@
-"""`Tenant`: a small database on a fleet, for those who use it: timelines, versions, pins, restore.
+"""`Tenant`: the client's handle of a small database on a fleet: timelines, versions, pins, restore.
 
 Owns: the handle that `lake.tenant(name)` returns. It is a `lakebed.reclaim.versioned.Versioned` store: a version is a
 committed transaction that changed the timeline ``main`` (`lakebed.fleet.state`). Reading and writing rows is in
@@ -26,7 +26,7 @@ from lakebed.runtime import Environment
 T = TypeVar("T")
 
 _READS_MAX: Final = 20
-"""Of record and manifest, until both are of one transaction."""
+"""Most reads of record and manifest until both belong to the same transaction."""
 
 
 class Tenant:
@@ -264,14 +264,14 @@ class Tenant:
         for _ in range(_READS_MAX):
             record = control.tenant(self.name)
             manifest = control.manifest(self.name)
-            if manifest.txn == record.committed:  # else a commit came between
+            if manifest.txn == record.committed:  # else a commit came between the two reads
                 return TenantState(record, manifest, control.transactions(self.name))
         raise Unavailable(
             f"The tenant {self.name} commits faster than its state can be read: try again.", kind="tenant_is_busy"
         )
 
     def _source(self, version: str | None) -> tuple[Timeline, int | None]:
-        """The timeline to branch, and the LSN."""
+        """The timeline to branch, and the LSN at which to branch it."""
         if version is None:
             return self.main, None
         position: Position = self.state().find(str(version))

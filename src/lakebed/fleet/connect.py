@@ -1,4 +1,4 @@
-"""`Fleet`: a running fleet, as clients and operators of one process use it.
+"""`Fleet`: the connections of one process to a running fleet, for clients and operators.
 
 Owns: the connections to control plane, nodes and log, shared by all tenants of the fleet. Does not know: lakes.
 """
@@ -26,15 +26,17 @@ TOKEN_VARIABLE: Final = "LAKEBED_FLEET_TOKEN"
 """The environment variable with the token that the parts of a fleet send each other."""
 
 _NODE_S: Final = 1.0
-"""How long a read waits for the first byte of a node that hangs, before it asks where the tenant is now. Longer than a
-node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
+"""How long a read waits for a node's first byte before it asks where the tenant is now.
+
+It is longer than a node's own wait for an LSN (`NodeOptions.read_wait_ms`), so only a node that hangs takes so long.
+"""
 
 _START_S: Final = 2.0
-"""How long a fleet that does not run is asked."""
+"""How long the first request to the control plane is retried, before the fleet counts as not running."""
 _CALL_S: Final = 0.5
-"""How long one call of a tenant to the control plane is retried: the tenant retries its calls itself."""
+"""How long a tenant's call to the control plane is retried here. The tenant itself retries for longer."""
 _LOG_S: Final = 2.0
-"""The same for the log."""
+"""How long a tenant's call to the log is retried here."""
 
 
 class Fleet:
@@ -138,7 +140,7 @@ def connect(
     token = os.environ.get(TOKEN_VARIABLE) or None
 
     def find() -> str:
-        address = read_address(storage)  # another control plane may have taken over and written its URL
+        address = read_address(storage)  # another control plane may have taken over and written its own URL
         return url if address is None else address.url
 
     is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
@@ -192,7 +194,7 @@ def connect(
 
 
 def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable:
-    """The error for a copy of a storage, which names the control plane of the original."""
+    """The error for a copy of a storage, whose address is that of the original's control plane."""
     return Unavailable(
         f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
         f"serves {served}. Of a copy, start a fleet of its own with lakebed fleet up {display_url(storage)}; "

@@ -1,10 +1,11 @@
-"""`Ledger`: tenants, nodes, finished transactions, collector's tasks and events, as records over the key-value port.
+"""`Ledger`: the records of tenants, nodes, finished transactions, tasks and events, over the key-value port.
 
 Owns: how a step of `lakebed.fleet.machine` becomes one compare-and-set of a tenant's record, with what finished in the
-same write; batches over independent tenants, which share one write; bounded retries. A step is decided from the value
-that this process knows last, and the write checks it: a change costs no read. An answer that changes nothing is decided
-again from the store before it is given. `OutcomeUnknown` is settled by reading: the port resolves the write before it
-answers, so a record that is the one written was written, and any other is decided anew.
+same write; batches over independent tenants, which share one write; bounded retries. A step is decided from the last
+value that this process knows, and the write checks that the value is still current: a change costs no read. A step that
+changes nothing is decided again from the store before it is answered. `OutcomeUnknown` is resolved by a read. The port
+resolves the write before it answers the read: if the record is the one that was written, the write happened; otherwise
+the step is decided again.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ R = TypeVar("R")
 S = TypeVar("S", bound=msgspec.Struct)
 
 TRIES_MAX: Final = 12
-"""Rounds of a change that meets others."""
+"""Most rounds of a change that conflicts with others."""
 DONE_MAX: Final = 1_000
-"""Finished transactions of a tenant that are kept, about: a newer one removes what is so much older, in its write."""
+"""Approximate number of finished transactions kept for a tenant. The write of a newer one removes older ones."""
 _KNOWN_COUNT_MAX: Final = 20_000
 """Records whose last value is kept, as bytes: about 1 KiB each."""
 
@@ -53,7 +54,7 @@ _ID: Final = json_decoder(LedgerId)
 _EVENT: Final = json_decoder(Event)
 
 Decide = Callable[[TenantRecord], Step[R]]
-"""Decides a step from a record, or raises why there is none. It may be asked several times."""
+"""Decides a step from a record, or raises the reason for none. It may be called several times."""
 
 
 @dataclass(slots=True)
@@ -77,14 +78,14 @@ class _Change(Generic[R]):
 
 @dataclass(slots=True)
 class _Write:
-    """The one write of several steps."""
+    """The single write of several steps."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
     expected: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def add(self, before: bytes | None, step: Step[Any]) -> bytes:
-        """Add a step; the bytes of its record."""
+        """Add a step. Return the bytes of its record."""
         key, tenant, body = layout.tenant_key(step.record.tenant), step.record.tenant, _ENCODE(step.record)
         self.expected[key] = before
         self.puts.append((key, body))
@@ -121,7 +122,7 @@ class Ledger:
         return None if raw is None else _read(_ID, raw, "ledger").id
 
     def identity(self, proposed: str) -> str:
-        """The id of this ledger; `proposed` becomes it when it has none yet. Cost: 1 read; the first time a write."""
+        """The id of this ledger. A ledger without an id takes `proposed`. Cost: 1 read; the first time also a write."""
         raw = self.key_value.get(layout.LEDGER)
         if raw is None:
             with suppress(Conflict, OutcomeUnknown):  # another process may be first; what is written decides
@@ -134,7 +135,7 @@ class Ledger:
     # ---- tenants
 
     def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
-        """A tenant's record as this process knows it; with `fresh` as it is.
+        """A tenant's record as this process knows it; with `fresh`, as it is in the store.
 
         Raises `NotFound` (``tenant_not_found``). Cost: nothing once it is known; fresh: as `KeyValue.get`.
         """
@@ -147,7 +148,7 @@ class Ledger:
         return _read(_TENANT, raw, tenant)
 
     def some(self, tenants: Sequence[str]) -> list[TenantRecord | None]:
-        """Records of tenants as they are, as of one moment; None for one that is not there. Cost: one snapshot."""
+        """Records of tenants in the store, as of one moment; None for a missing one. Cost: one snapshot."""
         with self.key_value.snapshot() as now:
             values = now.get_many([layout.tenant_key(tenant) for tenant in tenants])
         for tenant, raw in zip(tenants, values, strict=True):
@@ -157,7 +158,7 @@ class Ledger:
         ]
 
     def tenants(self, *, after: str = "") -> Iterator[TenantRecord]:
-        """All tenants behind a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
+        """All tenants after a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
         start = layout.tenant_key(after) + b"\0" if after else None
         for key, raw in self._scan(layout.TENANTS, start=start):
             record = _read(_TENANT, raw, key.decode())
@@ -168,8 +169,8 @@ class Ledger:
         """Write the record of a new tenant.
 
         Args:
-            floor: that the record begins above. The write expects it: a tenant of the name that came and went
-                meanwhile has used ids above it.
+            floor: the record begins above it. The write checks that it is current: if a tenant of the name was created
+                and deleted meanwhile, that one has used ids above this floor.
 
         Raises `AlreadyExists` (``tenant_exists``), `Conflict` (``tenant_deleted``): the one of the name is being
         deleted, `Unavailable` (``contention``).
@@ -191,25 +192,25 @@ class Ledger:
         return step.reply
 
     def change(self, tenant: str, decide: Decide[R]) -> R:
-        """Change one tenant's record by a step. Raises as `decide`, and as `change_many` returns."""
+        """Change one tenant's record by a step. Raises as `decide`, and the errors that `change_many` returns."""
         outcome = self.change_many([(tenant, decide)])[0]
         if isinstance(outcome, LakebedError):
             raise outcome
         return outcome
 
     def change_many(self, changes: Sequence[tuple[str, Decide[R]]]) -> list[R | LakebedError]:
-        """Change the records of independent tenants, in one write where nothing comes between.
+        """Change the records of independent tenants, in one write if no other writer interferes.
 
         Args:
-            changes: a tenant may repeat: its changes follow each other, in as many writes.
+            changes: a tenant may occur several times. Its changes are made in order, in as many writes.
 
         Returns:
-            The replies, in order; for a change that was refused its error: `NotFound` (``tenant_not_found``), what
-            its `decide` raised, or `Unavailable` (``contention``).
+            The replies, in order. For a refused change, its error: `NotFound` (``tenant_not_found``), what its `decide`
+            raised, or `Unavailable` (``contention``).
 
         Raises:
-            Unavailable, OutcomeUnknown, Fenced: of the store. What was not answered may have happened: ask again.
-        Cost: 1 write for all; no read of records that are known and did change here last.
+            Unavailable, OutcomeUnknown, Fenced: errors of the store. The changes may have happened: ask again.
+        Cost: 1 write for all; no read of known records that this process changed last.
         """
         parts = [_Change(tenant, decide) for tenant, decide in changes]
         pending = parts
@@ -224,7 +225,7 @@ class Ledger:
         return [cast(R | LakebedError, change.outcome) for change in parts]
 
     def _try(self, parts: Sequence[_Change[R]]) -> None:
-        """One round: decide all, write what changes. What is not over after it is tried again."""
+        """Run one round: decide all, write what changes. What is unfinished after it is tried again."""
         self._load(parts)
         write = _Write()
         written: list[_Change[R]] = []
@@ -243,7 +244,7 @@ class Ledger:
                 unsure.append(change)
         if written:
             self._apply(write, written)
-        for change in unsure:  # decided from what may be old: look before answering
+        for change in unsure:  # decided from a value that may be old: read it before the answer
             self._known.pop(change.tenant, None)
 
     def _load(self, parts: Sequence[_Change[R]]) -> None:
@@ -300,7 +301,7 @@ class Ledger:
             change.end(change.step.reply)
 
     def _settle(self, written: Sequence[_Change[R]]) -> None:
-        """After a lost reply: what is there now is what was written, or is decided anew."""
+        """After a lost reply, read the records: finish the changes that were written, decide the others again."""
         for change in written:
             self._known.pop(change.tenant, None)
         with self.key_value.snapshot() as now:
@@ -323,7 +324,7 @@ class Ledger:
         )
 
     def floor(self, tenant: str) -> Floor | None:
-        """Where a new tenant of the name begins; None: there never was one."""
+        """The floor above which a new tenant of the name begins; None: no tenant of the name was deleted."""
         raw = self.key_value.get(layout.floor_key(tenant))
         return None if raw is None else _read(_FLOOR, raw, tenant)
 
@@ -349,7 +350,7 @@ class Ledger:
         return (_read(_TASK, raw, tenant) for _, raw in self._scan(prefix))
 
     def replace_task(self, task: CollectTask, new: CollectTask | None, *, finished: Transaction | None = None) -> None:
-        """Change or remove a task, with its transaction; a no-op when another has done it meanwhile."""
+        """Change or remove a task, and its transaction. Do nothing if another process has done so meanwhile."""
         key = layout.collect_key(task.tenant, task.txn)
         puts = [] if new is None else [(key, _ENCODE(new))]
         if finished is not None:
@@ -387,12 +388,12 @@ class Ledger:
     # ---- events
 
     def add_events(self, events: Iterable[tuple[str, Event]], *, forget: Iterable[str] = ()) -> None:
-        """Keep events by their positions, and forget old ones."""
+        """Store events by their positions, and delete those at the positions `forget`."""
         puts = [(layout.event_key(position), _ENCODE(event)) for position, event in events]
         self.key_value.write(puts, [layout.event_key(position) for position in forget])
 
     def events(self, *, after: str = "", limit: int) -> list[tuple[str, Event]]:
-        """Events behind a position, oldest first."""
+        """Events after a position, oldest first."""
         start = layout.event_key(after) + b"\0" if after else layout.EVENTS
         events: list[tuple[str, Event]] = []
         for key, raw in self._scan(layout.EVENTS, start=start):
@@ -442,7 +443,7 @@ def _exists(record: TenantRecord) -> LakebedError:
 
 
 def _first_of_each(parts: Sequence[_Change[R]]) -> list[_Change[R]]:
-    """Of each tenant the first change: one write has one step a tenant."""
+    """The first change of each tenant: one write has at most one step for a tenant."""
     return list({change.tenant: change for change in reversed(parts)}.values())[::-1]
 
 

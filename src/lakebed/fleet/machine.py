@@ -1,16 +1,16 @@
-"""The transaction machine: (record, event) -> the record after it, what finished, and a reply; or a refusal. Pure.
+"""The transaction machine: a record and an event give a new record, what finished, and a reply, or a refusal. Pure.
 
-Owns: every change of a `TenantRecord`. A step is one compare-and-set of the record, with what it finished in the same
-write. `MOVES` is the table of states; what it does not have is refused, and a refusal changes nothing.
+Owns: every change of a `TenantRecord`. A step is one compare-and-set of the record; the same write stores what the step
+finished. `MOVES` is the table of states. A move that it does not contain is refused, and a refusal changes nothing.
 
 Invariants:
 - Every open transaction has the last committed one as its base, so at most one of those open now is ever granted.
-- Transaction ids and generations ascend and are never used again.
-- A transaction that is not open is never granted. A finished one leaves the record, with a task for the collector where
-  something is to be deleted.
-- At most one attachment a node; while no relocation runs, at most one may commit.
-- A timeline that has lost its name, by a restore or deletion, is to be sealed by the same step.
-- A reply that was lost is given again: `commit` and `ack` answer from the finished transaction (`done/`).
+- Transaction ids and generations ascend and are never reused.
+- A transaction that is not open is never granted. A finished one leaves the record, with a task for the collector if
+  there is something to delete.
+- A node has at most one attachment of a tenant. While no relocation runs, at most one attachment may commit.
+- When a timeline loses its name, by a restore or deletion, the same step records that it must be sealed.
+- A lost reply can be asked for again: `commit` and `ack` answer from the finished transaction (`done/`).
 """
 
 from __future__ import annotations
@@ -75,10 +75,11 @@ WAIT: Final = "wait"
 
 
 def new_tenant(tenant: str, *, policy: Policy, floor: Floor | None, now_ms: int) -> TenantRecord:
-    """A tenant that was never attached; `floor` of an earlier one of its name.
+    """The record of a tenant that was never attached; `floor` is that of an earlier tenant of its name.
 
-    Its first timeline has an id that no earlier one has used: a request to drop or prune an earlier one's log, or to
-    append to it, may still be on its way. The id has a transaction's number, which no transaction gets.
+    The id of its first timeline differs from all earlier ids, because a request to drop or prune the log of an earlier
+    timeline, or to append to it, may still be on its way. The id contains a transaction number that no transaction
+    gets.
     """
     main = MAIN if floor is None else f"{MAIN}-{floor.next_txn}"
     return TenantRecord(
@@ -100,12 +101,12 @@ def set_policy(record: TenantRecord, policy: Policy) -> Step[TenantRecord]:
 
 
 def set_home(record: TenantRecord, node: str | None) -> Step[None]:
-    """Note where a drained tenant comes from."""
+    """Record the node from which a drain moves the tenant."""
     return Step(None, replace(record, home=node))
 
 
 def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
-    """Detach everywhere; nothing is granted any more, and no log takes rows. Deleted already: nothing changes."""
+    """Mark the tenant as deleted: detach it everywhere, grant nothing any more, let no log take rows. Idempotent."""
     if record.is_deleted:
         return Step(None, record)
     after = replace(
@@ -122,13 +123,13 @@ def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
 
 
 def note_sealed(record: TenantRecord, timelines: Collection[str]) -> Step[None]:
-    """The logs of some timelines are sealed."""
+    """Record that the logs of some timelines are sealed."""
     left = tuple(id for id in record.sealing if id not in timelines)
     return Step(None, record if left == record.sealing else replace(record, sealing=left))
 
 
 def _timelines_to_seal(record: TenantRecord, timelines: Collection[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    """Timelines of a record that take rows, and are not in a later state or have lost their name there."""
+    """Timelines of a record that take rows, and that a later state does not have, or has under another name."""
     renamed = {id for name, id in record.names.items() if names.get(name) != id}
     return tuple(
         id
@@ -141,7 +142,7 @@ def _timelines_to_seal(record: TenantRecord, timelines: Collection[str], names: 
 
 
 def attach(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Step[Location]:
-    """Give the tenant to a node alone: doom what is open, new generation, begin."""
+    """Attach the tenant to one node only: doom open transactions, use a new generation, begin a transaction."""
     _refuse_deleted(record)
     readers = tuple(
         attachment
@@ -163,7 +164,7 @@ def attach(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Step[Locat
 
 
 def attach_reader(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Step[Location]:
-    """Give the tenant to a further node, read-only. Raises `Conflict` (``attached``)."""
+    """Attach the tenant to another node too, read-only. Raises `Conflict` (``attached``)."""
     _refuse_deleted(record)
     attachment = attachment_of(record, node.node)
     if attachment is not None and attachment.mode is AttachmentMode.READER:
@@ -183,23 +184,24 @@ def attach_reader(record: TenantRecord, node: NodeRecord, *, now_ms: int) -> Ste
 
 
 def detach(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
-    """Take the tenant from a node; what it has open is doomed."""
+    """Detach the tenant from a node. Doom its open transaction."""
     after = without(record, node)
     return Step(None, replace(after, transactions=doom(after.transactions, of=node, now_ms=now_ms)))
 
 
 def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, now_ms: int) -> Step[Location | None]:
-    """A node's process has started; `resumed` is what it continues in this tenant.
+    """Handle the start of a node's process; `resumed` is the transaction that it continues in this tenant.
 
-    What it resumes and may still commit continues. Otherwise an attachment that may commit gets a new generation and
-    transaction. What the same local state had before, and is not resumed, has no writer any more: it is acknowledged.
+    A resumed transaction that may still be granted continues. Otherwise an attachment that may commit gets a new
+    generation and transaction. Other rejected transactions of the same local state have no writer any more, so they are
+    acknowledged.
     """
     current = attachment_of(record, node.node)
     kept = None if current is None else open_of(record, current)
     if resumed is None or kept is None or (resumed.generation, resumed.txn) != (kept.generation, kept.id):
         kept = None
     after = record
-    if current is not None and current.mode is AttachmentMode.STALE:  # what it served from memory is gone
+    if current is not None and current.mode is AttachmentMode.STALE:  # its memory, from which it served reads, is gone
         after, current = without(record, node.node), None
     elif current is not None and current.may_commit and kept is None:
         new = replace(current, generation=record.next_generation)
@@ -224,7 +226,7 @@ def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, 
 
 
 def decommission(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
-    """The node will never write again: its transactions are acknowledged, its attachment ends."""
+    """End the attachment of a node that will never write again, and acknowledge its transactions."""
     transactions = tuple(transaction for transaction in record.transactions if transaction.node == node)
     return acknowledge(without(record, node), transactions, Move.DECOMMISSION, now_ms=now_ms)
 
@@ -233,7 +235,7 @@ def decommission(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
 
 
 def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[Location]:
-    """Attach the target without dooming: both may commit, and the first to do so dooms the other's transaction.
+    """Attach the target and doom nothing. Both nodes may commit; the first commit dooms the other's transaction.
 
     Raises `Conflict` (``relocation_running``, ``not_attached``).
     """
@@ -267,7 +269,7 @@ def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[L
 
 
 def hand_over(record: TenantRecord, *, now_ms: int) -> Step[None]:
-    """The target has all that was committed, and nothing to commit itself: it becomes preferred as by its commit."""
+    """Prefer a target that has everything that was committed, and nothing to commit itself; as its commit would."""
     running = record.relocation
     target = attachment_of(record, None if running is None else running.target)
     if running is None or has_moved(record) or target is None or open_of(record, target) is None:
@@ -277,7 +279,7 @@ def hand_over(record: TenantRecord, *, now_ms: int) -> Step[None]:
 
 
 def finish_relocation(record: TenantRecord) -> Step[None]:
-    """Clients have gone over: the source's attachment ends."""
+    """End the source's attachment, once clients have gone over to the target."""
     if not has_moved(record):
         return Step(None, record)
     assert record.relocation is not None
@@ -285,7 +287,7 @@ def finish_relocation(record: TenantRecord) -> Step[None]:
 
 
 def cancel_relocation(record: TenantRecord, *, now_ms: int) -> Step[None]:
-    """The target is given up; a relocation whose target has committed is not cancelled."""
+    """Detach the target. A relocation whose target has committed is not cancelled."""
     if record.relocation is None or has_moved(record):
         return Step(None, record)
     return detach(record, record.relocation.target, now_ms=now_ms)
@@ -328,14 +330,14 @@ def commit(
         )
     running = record.relocation
     if running is not None and request.node == running.source:
-        latest_ms = now_ms + record.policy.relocation_wait_max_ms  # later than that it is when a clock was set back
+        latest_ms = now_ms + record.policy.relocation_wait_max_ms  # a later end means that the clock was set back
         if now_ms < running.source_waits_until_ms <= latest_ms:
             return Step(CommitReply(WAIT), record)
     return _grant(record, transaction, request, now_ms=now_ms)
 
 
 def _again(record: TenantRecord, request: CommitRequest, finished: Transaction | None) -> CommitReply:
-    """The answer for a transaction that is over."""
+    """The answer for a transaction that is not open any more."""
     if finished is None or (finished.node, finished.generation) != (request.node, request.generation):
         return _reject("there is no such transaction of this attachment")
     if finished.state is not COMMITTED:
@@ -396,7 +398,10 @@ def _grant(record: TenantRecord, transaction: Transaction, request: CommitReques
 def _relocation_granted(
     after: TenantRecord, before: TenantRecord, transaction: Transaction, *, now_ms: int
 ) -> TenantRecord:
-    """After a grant in a relocation: of the target, clients go over; of the source, the target is attached again."""
+    """The record after a grant in a relocation.
+
+    After a grant to the target, clients go over to it. After a grant to the source, the target is attached again.
+    """
     running = before.relocation
     assert running is not None
     if transaction.node == running.target and not has_moved(before):
@@ -414,7 +419,7 @@ def _relocation_granted(
 
 
 def _take_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: int) -> TenantRecord:
-    """Clients are sent to the target; the source serves reads of `base` until they have gone over."""
+    """Send clients to the target. The source serves reads of `base` until they have gone over."""
     return replace(
         record,
         preferred=running.target,
@@ -427,7 +432,7 @@ def _take_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: 
 
 
 def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: int) -> tuple[CollectTask, ...]:
-    """What a commit made unneeded, for the collector."""
+    """The collector's task for what a commit made unneeded, if there is anything."""
     unneeded = [] if before.manifest is None else [before.manifest.path]
     if before.deadlist is not None:
         unneeded.append(before.deadlist)
@@ -450,7 +455,7 @@ def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: in
 
 
 def ack(record: TenantRecord, request: AckRequest, *, finished: Transaction | None, now_ms: int) -> Step[AckReply]:
-    """The node has stopped all writes of a transaction; of an open one this is a clean detach."""
+    """Record that the node has stopped all writes of a transaction. For an open one, this is a clean detach."""
     transaction = find_unfinished(record, request.txn) or finished
     if transaction is None:
         return Step(AckReply("", is_accepted=False, reason="there is no such transaction"), record)
@@ -469,7 +474,7 @@ def ack(record: TenantRecord, request: AckRequest, *, finished: Transaction | No
 
 
 def force_ack(record: TenantRecord, txn: int, *, finished: Transaction | None, now_ms: int) -> Step[AckReply]:
-    """A person acknowledges a rejected transaction for its node. An open one is refused: it may still be granted."""
+    """Acknowledge a rejected transaction for its node, as an operator asks. Refuse an open one: it may be granted."""
     transaction = find_unfinished(record, txn) or finished
     if transaction is None:
         return Step(AckReply("", is_accepted=False, reason="there is no such transaction"), record)
@@ -483,14 +488,14 @@ def force_ack(record: TenantRecord, txn: int, *, finished: Transaction | None, n
 
 
 def collect(finished: Transaction, *, now_ms: int) -> Transaction:
-    """A finished transaction after its collection; again is a no-op. Of a committed one its deadlist is done."""
+    """The state of a finished transaction after its collection. A committed or collected one does not change."""
     if finished.state in (COMMITTED, COLLECTED):
         return finished
     return replace(apply_move(finished, Move.COLLECT, now_ms=now_ms), ended_ms=finished.ended_ms)
 
 
 def check_request(request: CommitRequest) -> None:
-    """Refuse a request whose manifest is not of its transaction. Raises `InvalidRequest` (``invalid_manifest``)."""
+    """Refuse a request with a manifest of another transaction. Raises `InvalidRequest` (``invalid_manifest``)."""
     check_name(request.tenant, what="tenant")
     folder, _, attempt = request.manifest.path.rpartition("/manifest.")
     if folder != txn_folder(request.tenant, request.txn) or not (attempt.isascii() and attempt.isdigit()):

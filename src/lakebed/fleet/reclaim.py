@@ -1,4 +1,4 @@
-"""What the collector will delete of a tenant: a plan for those who want to know before. It deletes nothing.
+"""The plan of what the collector will delete of a tenant. It deletes nothing.
 
 Does not know: how the collector works through its tasks, and when (`lakebed.fleet.control.collector`).
 """
@@ -42,7 +42,7 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
 
 
 def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
-    """What a commit made unneeded, as far as it is still there: what its deadlist names, and the files of its base."""
+    """The existing objects that a commit made unneeded: those of its deadlist, and its base's manifest and deadlist."""
     paths: list[str] = []
     if done.manifest is not None and done.has_deadlist:
         path = deadlist_of(done.manifest.path)

@@ -1,7 +1,7 @@
-"""Tenants' records: the table of a transaction's states, looks at a record, and the parts that steps are made of. Pure.
+"""Tenants' records: the table of a transaction's states, queries of a record, and the parts of steps. Pure.
 
-Owns: `MOVES`, the only changes of a transaction's state, and `Step`, the outcome of an event. Which event makes which
-step is `lakebed.fleet.machine`'s.
+Owns: `MOVES`, the only changes of a transaction's state, and `Step`, the outcome of an event. Does not know: which
+event makes which step (`lakebed.fleet.machine`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakebed.fleet.ports import Location
 R = TypeVar("R")
 
 HOLD_MS: Final = 60_000
-"""How long what died stays for those who still read an older state: readers, and the source of a relocation."""
+"""How long dead objects are kept for a reader of an older state: a reader, or the source of a relocation."""
 
 
 class Move(StrEnum):
@@ -37,11 +37,11 @@ class Move(StrEnum):
 
     GRANT = "grant"
     DOOM = "doom"
-    """Another was granted, or its tenant was attached elsewhere, or it asked and may not commit."""
+    """Another one was granted, its tenant was attached elsewhere, or it asked to commit and may not."""
     ACK = "ack"
-    """Its node has stopped writing; of an open one a clean detach."""
+    """Its node has stopped writing. For an open one, this is a clean detach."""
     FORCE = "force"
-    """A person acknowledges for its node."""
+    """An operator acknowledges it for its node."""
     DECOMMISSION = "decommission"
     """Its node will never write again."""
     COLLECT = "collect"
@@ -74,9 +74,9 @@ class Step(Generic[R]):
     reply: R
     record: TenantRecord
     finished: tuple[Transaction, ...] = ()
-    """Left the record: for ``done/``."""
+    """Transactions that left the record, for ``done/``."""
     tasks: tuple[CollectTask, ...] = ()
-    """For ``collect/``."""
+    """Tasks for ``collect/``."""
 
 
 def apply_move(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
@@ -113,7 +113,7 @@ def open_of(record: TenantRecord, attachment: Attachment) -> Transaction | None:
 
 
 def find_unfinished(record: TenantRecord, txn: int) -> Transaction | None:
-    """A transaction that is open or rejected and not acknowledged."""
+    """A transaction that is open, or rejected and not acknowledged; None: there is none with this id."""
     return next((transaction for transaction in record.transactions if transaction.id == txn), None)
 
 
@@ -123,17 +123,17 @@ def pending_of(record: TenantRecord) -> tuple[Transaction, ...]:
 
 
 def nodes_of(record: TenantRecord) -> set[str]:
-    """Nodes that have the tenant, or a transaction of it that is not finished."""
+    """Nodes that have the tenant, or an unfinished transaction of it."""
     return {member.node for member in record.attachments} | {member.node for member in record.transactions}
 
 
 def may_be_finished(record: TenantRecord, txn: int) -> bool:
-    """Whether a transaction is one that ``done/`` may have."""
+    """Whether ``done/`` may have a transaction."""
     return 0 < txn < record.next_txn and find_unfinished(record, txn) is None
 
 
 def location_of(record: TenantRecord, attachment: Attachment) -> Location:
-    """What the node of an attachment is to have."""
+    """The location to send to the node of an attachment."""
     transaction = open_of(record, attachment) if attachment.may_commit else None
     return Location(
         record.tenant,
@@ -164,12 +164,12 @@ def check_drop(timeline: str) -> None:
 
 
 def has_moved(record: TenantRecord) -> bool:
-    """Whether the target of the running relocation has committed: clients go there."""
+    """Whether clients go to the target of the running relocation, because it has committed."""
     return record.relocation is not None and record.preferred == record.relocation.target
 
 
 def is_held(record: TenantRecord, task: CollectTask, *, now_ms: int) -> bool:
-    """Whether someone may still read a state from before a committed transaction."""
+    """Whether a hold says that a state from before a committed transaction may still be read."""
     return any(hold.txn < task.txn and hold.expires_ms > now_ms for hold in record.holds)
 
 
@@ -191,14 +191,14 @@ def begin_transaction(record: TenantRecord, attachment: Attachment, *, local_id:
 
 
 def target_attached(record: TenantRecord, node: str, *, local_id: str, now_ms: int) -> TenantRecord:
-    """Attach the target of a relocation, without dooming, and begin its transaction."""
+    """Attach the target of a relocation and begin its transaction. Doom nothing."""
     attachment = Attachment(node, record.next_generation, AttachmentMode.MULTI)
     after = replace(record, next_generation=record.next_generation + 1, attachments=(*record.attachments, attachment))
     return begin_transaction(after, attachment, local_id=local_id, now_ms=now_ms)
 
 
 def without(record: TenantRecord, node: str) -> TenantRecord:
-    """Without a node's attachment. A relocation that it was part of ends, and its other node has the tenant alone."""
+    """Remove a node's attachment. Its relocation ends, and the other node of that has the tenant alone."""
     attachments = tuple(attachment for attachment in record.attachments if attachment.node != node)
     preferred = None if record.preferred == node else record.preferred
     running = record.relocation
@@ -218,7 +218,7 @@ def without(record: TenantRecord, node: str) -> TenantRecord:
 
 
 def doom(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: int) -> tuple[Transaction, ...]:
-    """The transactions, of which the open ones (of a node) can never be granted."""
+    """Reject the open transactions, or those of one node: they can never be granted."""
     return tuple(
         apply_move(transaction, Move.DOOM, now_ms=now_ms)
         if transaction.state is OPEN and of in (None, transaction.node)
@@ -228,12 +228,12 @@ def doom(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: 
 
 
 def replace_transaction(transactions: tuple[Transaction, ...], new: Transaction) -> tuple[Transaction, ...]:
-    """The transactions with a new state of one."""
+    """Replace the transaction that has the id of `new`."""
     return tuple(new if transaction.id == new.id else transaction for transaction in transactions)
 
 
 def acknowledge(record: TenantRecord, over: tuple[Transaction, ...], move: Move, *, now_ms: int) -> Step[None]:
-    """Rejected transactions leave the record, each with a task."""
+    """Remove rejected transactions from the record, each with a task for the collector."""
     if not over:
         return Step(None, record)
     gone = {transaction.id for transaction in over}
@@ -253,5 +253,5 @@ def running_holds(holds: tuple[Hold, ...], *, now_ms: int) -> tuple[Hold, ...]:
 
 
 def reader_hold(attachment: Attachment, txn: int, *, now_ms: int) -> Hold:
-    """The hold of a reader that may still read the state of a transaction."""
+    """The hold for a reader that may still read the state of a transaction."""
     return Hold(f"reader:{attachment.node}:{attachment.generation}", txn, now_ms + HOLD_MS)

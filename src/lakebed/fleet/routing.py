@@ -1,9 +1,9 @@
 """Where a tenant is, as a client knows it: the route, calls to its node, and retries.
 
 Owns: `Router`, which calls the node that the control plane names, retries a call that fails, and follows relocations
-and failovers. Invariants: a call ends with its result, with an error that a retry cannot mend, or, after
-`ClientOptions.retry_s`, with one `Unavailable` (``tenant_unavailable``) that says what the last attempt met. While
-the control plane is away, the last route is used.
+and failovers. Invariants: a call ends with its result, with an error that a retry cannot resolve, or, after
+`ClientOptions.retry_s`, with one `Unavailable` (``tenant_unavailable``) that has the problem of the last attempt. While
+the control plane does not answer, the last route is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 _ROUTE_S_MAX: Final = 30.0
-"""How long the last route is used without a question, while no control plane answers: each question delays a call."""
+"""How long the last route is used without a new request, while no control plane answers. A request delays a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Router:
         )
 
     def route(self, *, fresh: bool = False) -> Route:
-        """Where the tenant is. Cost: 1 request to the control plane, at most once in `ClientOptions.route_s`.
+        """Return where the tenant is. Cost: 1 request to the control plane, at most once in `ClientOptions.route_s`.
 
         Args:
             fresh: ask the control plane in any case.
@@ -139,19 +139,19 @@ class Router:
             known = self._route
             if known is not None and not fresh and now_s - self._asked_s < self._wait_s:
                 return known
-            self._asked_s = now_s  # one caller asks, also when the control plane takes long to fail
+            self._asked_s = now_s  # only one caller asks, even if the control plane takes long to fail
         try:
             return self._load_route()
         except (Unavailable, OutcomeUnknown):
             if known is None:
                 raise
-            with self._lock:  # from now on, for this question has taken its time already
+            with self._lock:  # count from now: the request has taken its time already
                 self._asked_s = self.environment.clock.monotonic_s()
                 self._wait_s = min(2 * self._wait_s, _ROUTE_S_MAX)
             return known
 
     def ask_route(self, attempts: Attempts) -> Route:
-        """As `route`, but from the control plane alone: what is known here is too old. Repeated within attempts."""
+        """Ask the control plane for the route, because the known one is too old. Retry within `attempts`."""
         for _ in attempts:
             try:
                 return self._load_route()
@@ -178,17 +178,17 @@ class Router:
             attempts: of the call that needs it. A client that has no route yet repeats the question within them.
 
         Raises:
-            NotFound: ``timeline_not_found``, with the names there are: the control plane says so now.
-            Unavailable: ``tenant_unavailable``: the control plane does not answer, and never did, or did not have the
-                name then.
+            NotFound: ``timeline_not_found``, with the existing names. The control plane has just answered so.
+            Unavailable: ``tenant_unavailable``: the control plane does not answer, and either never did or did not have
+                the name in its last answer.
         """
         known = _find_id(self._route_within(attempts, fresh=fresh), name)
         return self.current_id(name, attempts=attempts) if known is None else known
 
     def current_id(self, name: str, *, attempts: Attempts) -> str:
-        """As `timeline_id`, but from the control plane alone: for a change, and before it is said that there is none.
+        """As `timeline_id`, but always ask the control plane: for a change, or before a timeline is reported missing.
 
-        Raises as `timeline_id`; ``tenant_unavailable`` whenever the control plane does not answer.
+        Raises as `timeline_id`, and ``tenant_unavailable`` whenever the control plane does not answer.
         """
         route = self.ask_route(attempts)
         known = _find_id(route, name)
@@ -203,24 +203,24 @@ class Router:
         )
 
     def find_committed_lsn(self, id: str) -> int:
-        """The last committed LSN of a timeline, at the least, as the last route says. Cost: no request."""
+        """A committed LSN of a timeline, from the last route; a larger one may be committed. Cost: no request."""
         with self._lock:
             return 0 if self._route is None else self._route.committed.get(id, 0)
 
     def check_behind(self, id: str, problem: NotFound, *, attempts: Attempts) -> Unavailable:
-        """The reason to ask again for a timeline that a node does not have and the control plane has.
+        """Return the reason to ask again for a timeline that the control plane has and a node does not have yet.
 
-        The target of a relocation whose source is lost has the tenant as it was when it was attached, until the control
-        plane's word comes.
+        The target of a relocation whose source is lost has the tenant as of its attachment, until the control plane
+        sends it a new location.
 
-        Raises `problem` when it is of something else, or the control plane does not have the timeline either.
+        Raises `problem` if it is about something else, or if the control plane does not have the timeline either.
         """
         if problem.kind != "timeline_not_found" or id not in _names_of(self.ask_route(attempts)).values():
             raise problem
         return Unavailable(f"The node of the tenant {self.tenant} does not know yet what is committed.", kind="behind")
 
     def has_all(self, timelines: Iterable[TimelineInfo], *, attempts: Attempts) -> bool:
-        """Whether what a node lists has all that is committed; if not, why is noted. Cost: 1 request."""
+        """Whether a node lists everything that is committed. If not, note the reason in `attempts`. Cost: 1 request."""
         ids = {timeline.id for timeline in timelines}
         if ids.issuperset(_names_of(self._route_within(attempts, fresh=True)).values()):
             return True
@@ -244,7 +244,7 @@ class Router:
 
         Raises:
             Unavailable: ``tenant_unavailable``.
-            LakebedError: what the node answers, other than that it cannot now.
+            LakebedError: the error that the node answers, unless a retry may resolve it.
         """
         fresh = False
         for _ in attempts:
@@ -256,7 +256,7 @@ class Router:
         raise attempts.failure() from attempts.reason
 
     def once(self, call: Callable[[NodePort], T], *, fresh: bool = False) -> T:
-        """Call the tenant's node one time. Raises what it raises; `Unavailable` when the tenant is attached nowhere."""
+        """Call the tenant's node once. Raises what it raises; `Unavailable` if the tenant is attached nowhere."""
         route = self.route(fresh=fresh)
         if route.url is None:
             raise Unavailable(
@@ -268,7 +268,7 @@ class Router:
             raise Unavailable(f"The node {route.node} ended: {problem.message}", kind="not_attached") from problem
 
     def stream(self, attempts: Attempts, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
-        """The items that the tenant's node gives; until the first one is there, as `ask`."""
+        """Iterate over the items that the tenant's node returns; up to the first item, as `ask`."""
         fresh, begun = False, False
         for _ in attempts:
             try:
@@ -291,7 +291,7 @@ class Router:
 
 
 def _names_of(route: Route) -> Mapping[str, str]:
-    """Names of timelines, to their ids."""
+    """Ids of timelines, by name."""
     return route.names or {MAIN: MAIN}
 
 

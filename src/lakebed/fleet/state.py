@@ -1,9 +1,9 @@
-"""Versions and pins of a tenant, and why an object is there: from its record, manifest and transactions. Pure.
+"""Versions and pins of a tenant, and the reasons to keep an object, from record, manifest and transactions. Pure.
 
 A *version* of a tenant is a committed transaction that changed its timeline `MAIN`; its id is the transaction's. A
-transaction that only branched, pinned or merged files is no version. A version can be read while its LSN can: on the
-timeline itself, from its cutoff on, or through a pin or branch at that LSN. Other states are named
-``<timeline>@<LSN>``.
+transaction that only branched, pinned or merged files does not make a version. A version can be read while its LSN can
+be read: on the timeline itself, if it is not below the cutoff, or through a pin or branch at that LSN. Other states are
+named ``<timeline>@<LSN>``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TenantState:
 
     record: TenantRecord
     manifest: Manifest
-    """Of the last committed transaction."""
+    """The manifest of the last committed transaction."""
     transactions: TransactionList
 
     @property
@@ -49,11 +49,14 @@ class TenantState:
         return next(named, None) or self._by_id(name)
 
     def _by_id(self, id: str) -> TimelineIndex | None:
-        """A timeline by its id, which may be the name of another: a restore gives the name of `MAIN` away."""
+        """A timeline by its id. The id may be the name of another timeline: a restore gives that the name `MAIN`."""
         return next((timeline for timeline in self.manifest.timelines if timeline.id == id), None)
 
     def choose_name_of_former_main(self) -> str:
-        """A free name for what a restore replaces, by the version that the restore makes if it is the next commit."""
+        """Choose a free name for the timeline that a restore replaces.
+
+        The name contains the version that the restore makes if it is the next commit.
+        """
         attachment = attachment_of(self.record, self.record.preferred)
         transaction = None if attachment is None else open_of(self.record, attachment)
         number = self.record.next_txn if transaction is None else transaction.id
@@ -89,7 +92,7 @@ class TenantState:
         return list(first.values())
 
     def place(self, position: Position) -> Position | None:
-        """Where a state can be read; None when it cannot any more."""
+        """The position at which a state can be read; None: it cannot be read any more."""
         for timeline in self.manifest.timelines:
             if timeline.id == position.timeline and timeline.cutoff <= position.lsn <= timeline.lsn:
                 return position
@@ -97,7 +100,7 @@ class TenantState:
         return Position(pins[0].id, position.lsn) if pins else None
 
     def _pins_at(self, position: Position) -> list[TimelineIndex]:
-        """Pins and branches that were made of a state, and through which it can be read."""
+        """Pins and branches that were made of a state. The state can be read through them."""
         return [
             timeline
             for timeline in self.manifest.timelines
@@ -107,11 +110,11 @@ class TenantState:
         ]
 
     def find(self, version: str) -> Position:
-        """Where a version is read: a number, ``<timeline>@<LSN>``, or the name of a pin or branch.
+        """Find where to read a version: a number, ``<timeline>@<LSN>``, or the name of a pin or branch.
 
         Raises:
             NotFound: ``version_not_found``.
-            InvalidRequest: ``below_cutoff``, for an LSN that is written out.
+            InvalidRequest: ``below_cutoff``, for a version given as ``<timeline>@<LSN>``.
         """
         position = self._position(version)
         place = self.place(position)
@@ -130,7 +133,7 @@ class TenantState:
         return position
 
     def _position(self, version: str) -> Position:
-        """The state that a version names, whether it can be read or not. Raises `NotFound`."""
+        """The state that a version names, even if it cannot be read. Raises `NotFound`."""
         number = whole_number(version)
         if number is not None:
             for txn in self._changes():
@@ -168,7 +171,7 @@ class TenantState:
     # ---- pins
 
     def pins(self) -> list[Pin]:
-        """Pins and branches, by name, with the bytes of layers that each alone names; then holds of readers."""
+        """Pins and branches, by name, each with the bytes of layers that only it names; then the holds of readers."""
         alone = self._bytes_alone()
         pins = [self._pin_of(timeline, alone) for timeline in self.manifest.timelines if timeline.name != MAIN]
         pins.sort(key=lambda pin: pin.name)
@@ -213,7 +216,7 @@ class TenantState:
     # ---- objects
 
     def explain(self, path: str) -> Explanation:
-        """Why an object is there. `path` is relative to the tenant's folder."""
+        """Explain why an object exists. `path` is relative to the tenant's folder."""
         whole = f"{tenant_folder(self.name)}/{path}"
         layer = parse_layer_path(whole)
         if layer is not None:
@@ -240,12 +243,12 @@ class TenantState:
         return Explanation(path, (), self._why_unneeded(whole))
 
     def explain_version(self, version: str) -> Explanation:
-        """What keeps a version readable, and what ends that. Arguments and errors as `find`."""
+        """Explain what keeps a version readable, and what ends that. Arguments and errors as `find`."""
         self.find(version)
         at = self._position(version)
         timeline = self._by_id(at.timeline)
         if timeline is not None and timeline.is_read_only and timeline.parent is not None:
-            at = Position(timeline.parent, timeline.branch_lsn)  # which the pin keeps
+            at = Position(timeline.parent, timeline.branch_lsn)  # the state that the pin keeps
             timeline = self._by_id(at.timeline)
         number = self.version_of(at)
         sentences = []
@@ -274,7 +277,7 @@ class TenantState:
         return Pin(self.name, "timeline", timeline.name, version, "", timeline.created_ms, None)
 
     def _why_unneeded(self, whole: str) -> str:
-        """What becomes of an object that the newest committed state does not name."""
+        """A sentence about an object that the newest committed state does not name: what deletes it, if anything."""
         txn = whole_number(whole.partition("/")[2].partition("/")[0])
         if txn is not None and f"{txn_folder(self.name, txn)}/" not in whole:
             txn = None

@@ -1,11 +1,11 @@
-"""`Tenure`: a process works with what one process owns at a time, and waits for it while another process owns it.
+"""`Tenure`: how a process works with something that one process owns at a time, and waits while another owns it.
 
-Owns: the life of an ownership (open, work, lose, close, open again) in a thread of its own, when another process's is
-over, and what is said of problems. It is over when that process has ended, gave it up, let its lease end, or hangs: it
-answered questions for its health, and does not any more. A wrong verdict costs work, never data: what is opened fences
-its owner before. Invariants: only `close` ends the thread. A step that fails is reported and tried again; an error that
-no code foresees is reported with its traceback. Nothing is handed over: the next owner reads all state from what it
-opens.
+Owns: the life of an ownership (open, work, lose, close, open again) in a thread of its own; the verdict that another
+process's ownership is over; and the report of problems. An ownership is over when its process has ended, gave it up,
+let its lease end, or hangs. A process hangs if it answered health checks and does not answer any more. A wrong verdict
+costs work, never data: an open fences the earlier owner. Invariants: only `close` ends the thread. A step that fails is
+reported and tried again; an unexpected error is reported with its traceback. Nothing is handed over: the next owner
+reads all state from what it opens.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from lakebed.kv.lease import this_process
 from lakebed.runtime import Environment
 
 _LOOK_S: Final = 0.25
-"""How often a standby looks whether the owner, a process of this machine, has ended. Costs no request."""
+"""How often a standby checks whether the owner, a process of this machine, has ended. Costs no request."""
 _ASK_S: Final = 1.0
-"""How often it tries to open what another process owns, before the lease ends: that one may have given it up."""
+"""How often a standby tries to open before the owner's lease ends: the owner may have given it up."""
 _HEALTH_S: Final = 0.3
-"""How long an owner may take to answer a question for its health."""
+"""How long an owner may take to answer a health check."""
 _SILENCES: Final = 3
-"""An owner that leaves so many questions in a row without an answer hangs."""
+"""An owner that does not answer so many health checks in a row hangs."""
 _HANGS_LOOK_S: Final = 0.05
-"""Before the next question to an owner that left one without an answer."""
+"""Pause before the next health check of an owner that did not answer one."""
 _TRUST_S: Final = 10.0
-"""How long a process that lost what it owned leaves the next owner to its lease: two processes that do not reach each
-other do not take turns faster."""
+"""How long a process that lost an ownership waits for the next owner's lease, and does not check its health.
+
+Two processes that do not reach each other do not take turns faster than this.
+"""
 _SAY_AGAIN_S: Final = 60.0
 """How long a problem that was reported is not reported again."""
 _SAID_COUNT_MAX: Final = 100
 
 
 class Owned(Protocol):
-    """What is opened: it is closed when it is lost, and at the end."""
+    """What a process opens. It is closed when it is lost, and at the end."""
 
     def close(self) -> None:
         """Give it back."""
@@ -53,14 +55,14 @@ class Tenure(Generic[T]):
     """Opens something as soon as it can, works with it, and opens it again after it was lost. Thread-safe.
 
     Args:
-        what: is owned, for messages: ``log``.
-        opened: opens it; with True also when another process owns it. Raises `Conflict` (``owned``) while another does.
+        what: the name of what is owned, for messages: ``log``.
+        opened: opens it; with True, even if another process owns it. Else raises `Conflict` (``owned``) in that case.
         work: works with it, and returns when `waits` is False; another thread closes it afterwards.
-        report: receives what does not work.
-        take_over: the first time also when another process owns it.
-        health: asks a process at a URL for its health, for some seconds: its status, or None.
+        report: receives a message for each problem.
+        take_over: open it the first time even if another process owns it.
+        health: asks the process at a URL for its health, for at most some seconds; returns its status, or None.
 
-    Raises as `opened`, but not for what another process owns. Cost: as `opened`.
+    Raises as `opened`, except when another process owns it. Cost: as `opened`.
     """
 
     def __init__(
@@ -85,12 +87,12 @@ class Tenure(Generic[T]):
         self._is_over = False
         self._said: dict[str, float] = {}
         self._owner: Conflict | None = None
-        """Who owns it, as the last try to open it found."""
+        """The owner, as the last attempt to open it reported."""
         self._asked_s = 0.0
         self._watched: Conflict | None = None
-        """The last owner that was found."""
+        """The last owner that was reported."""
         self._is_watched = False
-        """Whether the owner has answered a question for its health."""
+        """Whether the owner has answered a health check."""
         self._silences = 0
         self._trusts_until_s = 0.0
         first: T | None = None
@@ -112,25 +114,25 @@ class Tenure(Generic[T]):
         self._join()
 
     def lose(self) -> None:
-        """Another process owns it now: end the work, and open it again when that is possible."""
+        """End the work because another process owns it now. Open it again when that is possible."""
         with self._changed:
             self._is_lost = True
             self._changed.notify_all()
 
     def waits(self, seconds: float) -> bool:
-        """Wait; whether the work continues."""
+        """Wait. Return whether the work continues."""
         with self._changed:
             if not (self._is_lost or self._is_over):
                 self._changed.wait(seconds)
             return not (self._is_lost or self._is_over)
 
     def repeat(self, step: Callable[[], object], *, every_s: float, problem: str = "") -> None:
-        """Do a step again and again, whatever it raises, until what is owned is lost or closed."""
+        """Repeat a step, whatever it raises, until the ownership is lost or closed."""
         while self.waits(every_s):
             self._attempt(step, problem)
 
     def report_defect(self, error: Exception) -> None:
-        """Report an error that no code foresees, with its traceback."""
+        """Report an unexpected error, with its traceback."""
         self._say("".join(format_exception(error)), key=repr(error))
 
     def _run(self, owned: T | None) -> None:
@@ -154,7 +156,7 @@ class Tenure(Generic[T]):
             owned = self._attempt(partial(self._open, owner if hangs else None), f"the {self._what} cannot be opened")
 
     def _open(self, hangs: Conflict | None) -> T:
-        """Open it, also when the owner that hangs has it still. Raises as `opened`."""
+        """Open it, even if the owner `hangs` still has it. Raises as `opened`."""
         self._owner = None
         try:
             return self._opened(False)
@@ -169,7 +171,7 @@ class Tenure(Generic[T]):
         return self._opened(True)
 
     def _attempt(self, step: Callable[[], R], problem: str) -> R | None:
-        """What a step returns; None when it fails. `Fenced` and `Closed` mean that what is owned is lost."""
+        """Return the result of a step; None if it fails. `Fenced` and `Closed` mean that the ownership is lost."""
         try:
             return step()
         except (Fenced, Closed):
@@ -190,7 +192,7 @@ class Tenure(Generic[T]):
         self._owner, self._asked_s = conflict, self._clock.monotonic_s()
 
     def _hangs(self) -> bool:
-        """Ask the owner for its health; whether it hangs. Cost: 1 request to it, none to the store."""
+        """Check the owner's health. Return whether it hangs. Cost: 1 request to the owner, none to the store."""
         endpoint = None if self._owner is None else self._owner.facts.get("endpoint")
         if endpoint is None:
             return False
@@ -202,7 +204,7 @@ class Tenure(Generic[T]):
         return self._silences >= _SILENCES
 
     def _may_have_ended(self, owner: Conflict) -> bool:
-        """Whether it is time to open it: the owner's process or lease has ended, or it was last tried a while ago."""
+        """Whether to try to open it: the owner's process or lease has ended, or the last attempt was a while ago."""
         facts, here = owner.facts, this_process()
         return (
             self._clock.monotonic_s() - self._asked_s >= _ASK_S

@@ -1,10 +1,10 @@
 """How the processes of a local fleet begin and end together.
 
-Owns: the locks of the folder of a local fleet, and the watch of a part over its parent. Two files in the folder:
-``fleet.lock`` is locked by the process that runs the fleet, ``parts.lock`` by that process and all its parts, which
-inherit the open file. The system releases a lock when the last process that has the file open is gone, however it
-ended. So a second fleet on the folder is refused, and a fleet that follows a killed one knows when its parts are gone.
-Invariant: no process is known by its id here, because ids are used again.
+Owns: the locks of a local fleet's folder, and how a part notices the end of its parent. The folder has two lock files.
+The process that runs the fleet locks ``fleet.lock``. That process and all its parts, which inherit the open file, hold
+the lock of ``parts.lock``. The system releases a lock when the last process that has the file open has ended, for
+whatever reason. So a second fleet on the folder is refused, and the next fleet after a killed one knows when the parts
+of that have ended. Invariant: this module identifies no process by its id, because the system reuses ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FLEET_LOCK: Final = "fleet.lock"
 PARTS_LOCK: Final = "parts.lock"
 
 ORPHAN_S: Final = 2.0
-"""How long a part whose parent is gone may take to end. Killed then, it loses nothing: the log has every row."""
+"""How long a part whose parent has ended may take to end. It is killed then and loses nothing: the log has all rows.
+"""
 
 PARTS_S: Final = 20.0
 """How long a new fleet waits for the parts of the one before it."""
@@ -35,7 +36,7 @@ _STANDARD_INPUT: Final = 0
 
 
 class FolderLocks:
-    """The locks of a fleet's folder. Close them, or leave it to the end of the process.
+    """The locks of a fleet's folder. Close them, or let the end of the process release them.
 
     Args:
         folder: exists.
@@ -93,7 +94,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Lock a file; False when others have it."""
+    """Try to lock a file. Return whether it is locked now; False: another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -104,11 +105,11 @@ def _is_locked(descriptor: int) -> bool:
 def end_with_input(environment: Environment) -> None:
     """End this process when its standard input ends: as on SIGTERM, and after `ORPHAN_S` in any case.
 
-    A parent that holds the other end and is killed so ends its children, on every system.
+    The parent holds the other end of that pipe. So its children end when it is killed, on every system.
     """
 
     def watch() -> None:
-        with suppress(OSError):  # closed from the start: it has ended
+        with suppress(OSError):  # standard input was closed from the start, so it has ended
             while os.read(_STANDARD_INPUT, 4096):
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
