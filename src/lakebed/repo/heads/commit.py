@@ -1,4 +1,4 @@
-"""What new commits have in common: their text, their record, their hooks, and chosen paths.
+"""The common parts of all verbs that make commits: text, record, hooks, and chosen paths.
 
 Owns: `new_commit` (message, metadata, committer, generation), the checks of its text, and the hooks that run before and
 after (`move_by_commits`, for all verbs but `Commit`, which seals staged changes too).
@@ -31,11 +31,11 @@ from lakebed.repo.references.tags import refuse_expired
 _LOG: Final = logger("repo")
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
-"""Longest message, in UTF-8."""
+"""Longest message, in bytes of UTF-8."""
 METADATA_BYTES_MAX: Final = 64 << 10
-"""Most metadata of a commit: its keys and values together, in UTF-8."""
+"""Most metadata of a commit: keys and values together, in bytes of UTF-8."""
 METADATA_COUNT_MAX: Final = 1_000
-"""Most keys of it."""
+"""Most keys of a commit's metadata."""
 
 
 def new_commit(
@@ -48,7 +48,7 @@ def new_commit(
     committer: str | None,
     created_at_ms: int | None = None,
 ) -> CommitWithId:
-    """A new commit, not stored yet; parents in order, with their ids. Arguments as `Commit`."""
+    """Make a commit without storing it. `parents` are in order, with their ids. Other arguments as `Commit`."""
     now_ms = context.now_ms()
     made = Commit(
         parents=tuple(id for id, _ in parents),
@@ -58,7 +58,7 @@ def new_commit(
         created_at_ms=now_ms if created_at_ms is None else created_at_ms,
         generation=1 + max((parent.generation for _, parent in parents), default=0),
         metadata=dict(metadata or {}),
-        # A clock that was set back must not make a commit look older than what it follows.
+        # A clock that was set back must not make a commit look older than its parents.
         stored_at_ms=max([now_ms, *(parent.stored_at_ms or 0 for _, parent in parents)]),
     )
     return CommitWithId(commit_id(made), made)
@@ -87,7 +87,7 @@ def check_commit_text(message: str, metadata: Mapping[str, str] | None, *, allow
 
 
 def check_commit_metadata(metadata: Mapping[str, str]) -> None:
-    """Refuse metadata that no commit, or repository, can have. Raises `InvalidRequest`."""
+    """Refuse metadata that is invalid for a commit or a repository. Raises `InvalidRequest`."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidRequest(
@@ -119,7 +119,7 @@ def move_by_commits(
     events: tuple[HookEvent, HookEvent] = ("pre-commit", "post-commit"),
     source: str = "",
 ) -> Sequence[CommitWithId]:
-    """Move a branch without uncommitted changes by planned commits; hooks before may refuse them.
+    """Move a branch without uncommitted changes by planned commits. Hooks before the move may refuse them.
 
     Args:
         operation, plan: as `lakebed.repo.heads.heads.move_branch`.
@@ -151,7 +151,7 @@ def move_by_commits(
 def ask_hooks(
     context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
 ) -> None:
-    """Run the hooks of an event before, and then its actions. Raises `Rejected` (``hook_rejected``)."""
+    """Run the hooks of an event before a move, then its actions. Raises `Rejected` (``hook_rejected``)."""
     context.hooks.run_before(hook_call(context, event, branch, new, source=source))
     actions.run_before(context, _occasion(event, branch, new, source))
 
@@ -159,7 +159,7 @@ def ask_hooks(
 def tell_hooks(
     context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
 ) -> None:
-    """Run the hooks of an event after, and then its actions. Never raises."""
+    """Run the hooks of an event after a move, then its actions. Never raises."""
     context.hooks.run_after(hook_call(context, event, branch, new, source=source))
     actions.run_after(context, _occasion(event, branch, new, source))
 
@@ -224,12 +224,11 @@ def intervals_of(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interva
 def with_paths_of(
     context: RepositoryContext, onto: MetarangeRef, *, source: MetarangeRef, intervals: Sequence[Interval]
 ) -> MetarangeRef:
-    """A metarange whose chosen paths are as another one has them.
+    """A metarange that has the chosen paths as in `source`, and all other paths as in `onto`.
 
     Args:
-        onto: all other paths are as here.
-        source: the chosen ones are as here, or gone when they are not here.
-        intervals: half-open ranges, sorted and disjoint.
+        source: a chosen path that is missing here is missing in the result.
+        intervals: the chosen paths as half-open ranges, sorted and disjoint.
 
     Cost: reads the ranges in which the two differ, and writes what changes.
     """

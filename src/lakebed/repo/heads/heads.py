@@ -1,21 +1,22 @@
-"""Moving a branch, the one way: seal, work on what is sealed, publish.
+"""The protocol by which every operation moves a branch: seal, plan on the sealed state, publish.
 
-Owns: the order of steps, every retry, the resolution of an unclear outcome, and what is written with the record:
-commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`: from a `SealedBranch`
-it makes a `Move`, writing nothing but collectable ranges; `move_branch` does the rest.
+Owns: the order of steps, every retry, the resolution of an unclear outcome, and everything that is written with the
+record: commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`, which makes a
+`Move` from a `SealedBranch` and writes nothing but collectable ranges. `move_branch` does the rest.
 
 Invariants:
-- A plan reads only what was sealed before it looked: the sealed tokens, the compacted metarange, the head. What is
-  staged later stays staged.
-- A publish drops exactly the tokens that the plan has seen. It goes through only while head, compacted metarange and
-  those tokens are as the plan has seen them, no collection has begun since (boundary), and no commit that becomes
-  referenced has expired: all of that is expected in one atomic write.
-- A move that changes what the branch shows beneath what is staged later goes through only while no write was decided by
-  what the branch showed before: a conditional put that found nothing would hide what a merge brings.
-- What a move gives up unread is sealed by the publish itself. While it were sealed and not yet dropped, a writer could
-  look for its files, find all of them, and acknowledge what rests on them.
-- A failed or empty operation leaves no growing list: a token without rows is not sealed, what amounts to nothing is
-  dropped, and what was applied before an operation was refused is kept as the branch's compacted metarange.
+- A plan reads only what was sealed before it looked: the sealed tokens, the compacted metarange and the head. Rows that
+  are staged later stay staged.
+- A publish drops exactly the tokens that the plan has seen. It succeeds only if head, compacted metarange and those
+  tokens are as the plan has seen them, no collection has begun since (boundary), and no commit that becomes referenced
+  has expired. One atomic write expects all of that.
+- If a move changes what the branch shows beneath rows that are staged later, it succeeds only if no write was decided
+  by the state before. Otherwise a conditional put that found no object could hide what a merge brings.
+- If a move gives up staged rows unread, the publish itself seals them. If they were sealed first and dropped later, a
+  writer could look for their files in between, find all of them, and acknowledge a write that depends on them.
+- A failed or empty operation leaves no growing list. A token without rows is not sealed. Tokens whose changes amount to
+  nothing are dropped. Changes that were applied before an operation was refused are kept as the branch's compacted
+  metarange.
 """
 
 from __future__ import annotations
@@ -89,17 +90,17 @@ class CommitWithId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealedBranch:
-    """A branch as an operation sees it, once what was staged is sealed."""
+    """A branch as an operation sees it, after its staged rows are sealed."""
 
     name: str
     record: Branch
     raw: bytes
-    """The record as it is stored."""
+    """The record's bytes as they are stored."""
     boundary: bytes | None
     """The collection's boundary at the same moment."""
     head: Commit
     is_stored: bool = True
-    """False: `raw` is older than `record`, and the publish seals in the same write."""
+    """False: `raw` is older than `record`, and the publish seals the branch in the same write."""
 
     @property
     def base(self) -> MetarangeRef:
@@ -108,26 +109,26 @@ class SealedBranch:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything may differ from the head: some token is sealed, or something is compacted."""
+        """Whether anything may differ from the head: there is a sealed token or a compacted metarange."""
         return bool(self.record.sealed) or self.record.compacted is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a plan wants a branch to become. The sealed tokens it has seen are dropped."""
+    """The state that a plan gives to a branch. The sealed tokens that the plan has seen are dropped."""
 
     commit_id: str
     """The head; the same as before when only staged data changes."""
     compacted: MetarangeRef | None = None
-    """What stays uncommitted; None: nothing."""
+    """The compacted metarange, which stays uncommitted; None: nothing does."""
     commits: Sequence[CommitWithId] = ()
     """New ones, written with the record."""
     relies_on: Sequence[str] = ()
-    """Commits that become referenced, or whose entries do, besides the branch's own: their objects must exist."""
+    """Commits, other than the branch's own, that become referenced, or whose entries do. Their objects must exist."""
     puts: Sequence[tuple[bytes, bytes]] = ()
-    """What else is written in the same moment."""
+    """Further rows that the same write puts."""
     expected: Mapping[bytes, bytes | None] = field(default_factory=dict)
-    """What else must be as it was."""
+    """Further rows that the write expects unchanged."""
 
     @property
     def required_commits(self) -> Sequence[str]:
@@ -152,22 +153,21 @@ def move_branch(
 
     Args:
         operation: a word for metrics, the reference log and errors.
-        plan: called for each try; what it raises ends the operation, and nothing has moved; but after `Overtaken` it is
-            called anew.
-        fresh_token: take a new staging token even when nothing is staged.
-        gives_up: what is staged is not wanted: it is never read, however much it is, and goes at the moment of the
-            move.
-        shows_other: the branch shows another state after the move. Begin again if something was staged since the seal
-            that was decided by the state before.
+        plan: called for each try. If it raises `Overtaken`, it is called again. Any other error ends the operation, and
+            the branch has not moved.
+        fresh_token: take a new staging token even if nothing is staged.
+        gives_up: discard what is staged. It is never read, however much it is, and is dropped by the move itself.
+        shows_other: the branch shows another state after the move. Begin again if a write that was decided by the state
+            before has been staged since the seal.
 
     Returns:
         The move that was published.
 
     Raises:
         NotFound: there is no such branch.
-        Conflict: ``branch_moved``: others were faster each of ``publish_tries_max`` times.
-        InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
-    Cost: 1 snapshot and 2 durable writes of the key-value store besides what the plan costs; with `gives_up` 1 write.
+        Conflict: ``branch_moved``: others were faster at each of ``publish_tries_max`` tries.
+        InvalidRequest: ``commit_expired``: a commit that the move relies on has lost its objects.
+    Cost: 1 snapshot and 2 durable writes of the key-value store (with `gives_up` 1 write), and the cost of the plan.
     """
     with context.counters.note_move(branch):
         for _ in range(context.options.publish_tries_max):
@@ -186,9 +186,9 @@ def move_branch(
 def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False) -> SealedBranch:
     """Seal what is staged: from now on it can only be read, and new writes go to a fresh token.
 
-    A token without rows is left in place: the snapshot that shows it empty is as good a moment as its sealing would
-    be, and an operation that fails again and again seals nothing. A branch with too many sealed tokens is compacted
-    first. Arguments and errors as `move_branch`.
+    A token without rows is not sealed. The snapshot that shows it empty serves as well as a seal, and an operation that
+    fails repeatedly adds no sealed tokens. A branch with too many sealed tokens is compacted first. Arguments and
+    errors as `move_branch`.
     """
     for _ in range(context.options.publish_tries_max):
         boundary, record, raw, is_empty = _look(context, branch)
@@ -208,7 +208,7 @@ def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False) 
 
 
 def _see_given_up(context: RepositoryContext, branch: str, *, fresh_token: bool) -> SealedBranch:
-    """A branch as it is once a publish has sealed all that is staged."""
+    """A branch as it will be once a publish has sealed all that is staged."""
     boundary, record, raw, is_empty = _look(context, branch)
     head = load_commit(context, record.commit_id)
     has_layers = bool(record.sealed) or record.compacted is not None
@@ -218,13 +218,13 @@ def _see_given_up(context: RepositoryContext, branch: str, *, fresh_token: bool)
 
 
 def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
-    """As `seal`, in one step with the stamp of a compaction's start; tried once.
+    """As `seal`, but tried once, and the same write stamps the start of a compaction.
 
     Args:
         cooldown_ms: shortest time since the last start.
 
     Returns:
-        None: nothing is to be compacted, a compaction began less than `cooldown_ms` ago, or the record changed.
+        None if there is nothing to compact, a compaction began less than `cooldown_ms` ago, or the record changed.
     """
     boundary, record, raw, is_empty = _look(context, branch)
     started = record.compaction_started_at_ms
@@ -243,12 +243,12 @@ def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms:
 
 
 def _look(context: RepositoryContext, branch: str) -> tuple[bytes | None, Branch, bytes, bool]:
-    """Boundary, record, its bytes, and whether its staging token is empty, all of one moment."""
+    """Boundary, record, the record's bytes, and whether its staging token is empty, all at one moment."""
     with context.key_value.snapshot() as snapshot:
         record, raw = load_branch(context, branch, snapshot=snapshot)
         is_empty = record.staging.clears is None
         if is_empty:
-            # As columns, which a plan that reads the token then reuses: `scan` would sort all that is new once more.
+            # Read as columns, which a plan that reads the token reuses: `scan` would sort all new rows once more.
             rows = snapshot.scan_arrow(*prefix_range(context.keys.token(record.staging.id)))
             is_empty = not any(batch.num_rows for batch in rows)
         return snapshot.get(context.keys.boundary), record, raw, is_empty
@@ -260,7 +260,7 @@ def _with_fresh_token(context: RepositoryContext, record: Branch) -> Branch:
 
 
 def _set(context: RepositoryContext, branch: str, raw: bytes, after: Branch) -> bool:
-    """Set the record if it is still `raw`; its fresh token, or its stamp, is unique."""
+    """Set the record if it is still `raw`. The new record has a fresh token or a stamp, so it is unique."""
     return replace_record(context.key_value, context.keys.branch(branch), encode_record(after), expected=raw)
 
 
@@ -269,12 +269,13 @@ def publish(
 ) -> bool:
     """Make a move, in one atomic write. Arguments as `move_branch`.
 
-    When the record has only gained tokens meanwhile, the move is made on top of it: those tokens are above all that the
-    plan has seen. An unclear outcome is resolved by a read: a move of the head has its own line in the reference log.
+    If the record has only gained tokens meanwhile, the move is applied to the new record: those tokens are above all
+    that the plan has seen. An unclear outcome is resolved by a read: each move of the head has its own line in the
+    reference log.
 
     Returns:
-        False: the branch changed in another way, a collection began, or a write was decided by what the branch shows no
-            more: nothing was moved; begin again.
+        False if nothing was moved, so that the caller begins again: the branch changed in another way, a collection
+            began, or a write was decided by a state that the branch would no longer show.
 
     Raises:
         NotFound: the branch was deleted.
@@ -322,7 +323,7 @@ def publish(
 def _also_written(
     context: RepositoryContext, sealed: SealedBranch, move: Move, operation: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """What is written with the record, and the key that only this move writes."""
+    """The rows that are written with the record, and the key that only this move writes."""
     now = str(context.now_ms()).encode()
     puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
     puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
@@ -344,7 +345,7 @@ def _also_written(
 
 
 def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
-    """What must be unchanged, besides the record."""
+    """The rows that must be unchanged, in addition to the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
     guards[context.keys.boundary] = sealed.boundary
     guards.update((context.keys.expired(id), None) for id in move.required_commits)
@@ -352,7 +353,7 @@ def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dic
 
 
 def _move_record(record: Branch, sealed: SealedBranch, move: Move) -> Branch:
-    """The record after a move; it keeps the tokens that it has gained."""
+    """The record after a move. It keeps the tokens that it has gained."""
     gained = record.sealed[: len(record.sealed) - len(sealed.record.sealed)]
     return msgspec.structs.replace(record, commit_id=move.commit_id, compacted=move.compacted, sealed=gained)
 
@@ -364,15 +365,15 @@ def _only_gained(record: Branch, before: Branch) -> bool:
 
 
 class Overtaken(Exception):
-    """The branch has moved since it was sealed, so that its tokens and files may be swept: begin again."""
+    """The branch has moved since it was sealed, so its tokens and files may be deleted: begin again."""
 
 
 @contextmanager
 def beginning_again(context: RepositoryContext, sealed: SealedBranch) -> Iterator[None]:
-    """Raise `Overtaken` when a plan misses a file because the branch has moved on, or a collection has begun since.
+    """Raise `Overtaken` if a plan misses a file because the branch has moved, or a collection has begun since.
 
-    A file that is missing although neither has happened is `Corruption`: the record names it, or nothing younger than
-    the boundary is deleted. Cost: none without an error; else 1 snapshot.
+    If neither has happened, a missing file is `Corruption`: the record names it, or it is younger than the boundary,
+    and so never deleted. Cost: none without an error; else 1 snapshot.
     """
     try:
         yield
@@ -391,8 +392,9 @@ def beginning_again(context: RepositoryContext, sealed: SealedBranch) -> Iterato
 def open_sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
     """A snapshot in which the sealed tokens have all their rows.
 
-    A cleanup takes the rows of tokens that a publish has dropped. Who reads them only then sees a branch that never
-    was; a publish on top of it would fail, but a refusal, such as "nothing has changed", would be reported.
+    A cleanup deletes the rows of tokens that a publish has dropped. A plan that reads the tokens after that would see a
+    state that the branch never had. A publish based on it would fail, but a refusal, such as "nothing has changed",
+    would be reported to the caller.
 
     Raises:
         Overtaken: the tokens have been dropped.
@@ -407,7 +409,7 @@ def open_sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterat
 
 
 def apply_sealed(context: RepositoryContext, sealed: SealedBranch) -> MetarangeRef:
-    """The metarange of everything a branch shows: its sealed tokens applied to the layer below.
+    """Make the metarange of everything that a branch shows: apply its sealed tokens to the layer below.
 
     Raises:
         Overtaken: its tokens have been dropped.
@@ -421,9 +423,10 @@ def apply_sealed(context: RepositoryContext, sealed: SealedBranch) -> MetarangeR
 
 
 def same_state(context: RepositoryContext, left: MetarangeRef, right: MetarangeRef) -> bool:
-    """Whether two metaranges hold the same entries at the same paths; where their bytes are does not matter.
+    """Whether two metaranges hold the same entries at the same paths, whatever the addresses of their bytes.
 
-    Equal ids are equal states, but not the other way round: what was changed and changed back has another address.
+    Equal ids mean equal states. Different ids may mean equal states too: an object that was changed and changed back
+    has another address.
     """
     return left.id == right.id or not has_difference(context.committed, left, right)
 
@@ -431,7 +434,7 @@ def same_state(context: RepositoryContext, left: MetarangeRef, right: MetarangeR
 def equals_head(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> bool:
     """Whether `apply_sealed` equals the head.
 
-    Cost: nothing when it is the head itself, which is then returned as it is; else as `same_state`.
+    Cost: none if it is the head itself, which is then returned as it is; else as `same_state`.
     """
     if sealed.record.compacted is None:
         return state.id == sealed.head.metarange.id
@@ -439,17 +442,17 @@ def equals_head(context: RepositoryContext, sealed: SealedBranch, state: Metaran
 
 
 def compaction_move(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> Move:
-    """The move by which what is sealed, `apply_sealed`, becomes the compacted metarange, and nothing else changes."""
+    """The move that makes `apply_sealed` the compacted metarange and changes nothing else."""
     return Move(sealed.record.commit_id, compacted=None if equals_head(context, sealed, state) else state)
 
 
 def check_clean(context: RepositoryContext, sealed: SealedBranch, *, operation: str) -> None:
-    """Whether everything sealed amounts to nothing.
+    """Check that the sealed tokens and the compacted metarange change nothing.
 
     Raises:
         InvalidRequest: ``dirty_branch``.
         Overtaken: its tokens have been dropped.
-    Cost: until the first difference; reads no range when the branch has no uncommitted layer.
+    Cost: reads up to the first difference; no range if the branch has no uncommitted layer.
     """
     if not sealed.has_changes:
         return
@@ -471,10 +474,10 @@ def dirty(branch: str, *, repository: str, operation: str) -> InvalidRequest:
 
 
 def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
-    """Apply what is sealed, and keep it as the branch's compacted metarange, so that the list of tokens is short.
+    """Apply what is sealed, and keep it as the branch's compacted metarange, so that the list of tokens stays short.
 
     Returns:
-        Whether it was published; no matter when not, for nothing is lost.
+        Whether it was published. If not, nothing is lost.
     """
     boundary, record, raw, _ = _look(context, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
@@ -485,9 +488,9 @@ def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
 
 
 def keep_applied(context: RepositoryContext, sealed: SealedBranch, *, state: MetarangeRef) -> None:
-    """Of a commit that ends in an error, keep what was applied for it: its tokens are dropped, no read changes.
+    """Keep what was applied for a commit that ends in an error: its tokens are dropped, and no read changes.
 
-    The error is what the caller has to hear, so a failure here is left to the next operation.
+    The caller must get the commit's error, so a failure here is left to the next operation.
     """
     if not sealed.record.sealed:
         return

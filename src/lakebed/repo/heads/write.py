@@ -1,14 +1,15 @@
 """Writing to a branch: puts, deletes, prefixes, batches.
 
-Owns: the verbs. What may be staged: `lakebed.repo.staging.entries`; how a try is made so that nothing is lost:
-`lakebed.repo.staging.protocol`.
+Owns: the verbs. `lakebed.repo.staging.entries` checks what may be staged. `lakebed.repo.staging.protocol` makes each
+try so that nothing is lost.
 
 Invariants:
-- A write is acknowledged only when its row was, at the moment of the write, in the branch's staging token.
-- A staged entry is removed without a tombstone only where no older layer has the path, in a change that expects the
-  record: else a compaction that has read the entry would bring it back.
-- A staged upload is not older than the boundary: a collection deletes no bytes that are being named.
-- An address of elsewhere is one that may be imported (`lakebed.repo.outside.foreign`), by whichever verb it comes.
+- A write is acknowledged only if its row was in the branch's staging token at the moment of the write.
+- A staged entry is removed without a tombstone only if no older layer has the path, in a change that expects the
+  record. Otherwise a compaction that has read the entry would bring it back.
+- A staged upload is not older than the boundary, so a collection never deletes bytes that an entry begins to name.
+- An address outside the repository is staged only if it may be imported (`lakebed.repo.outside.foreign`), whatever the
+  verb.
 - `delete_prefix` writes no row: it seals, and the fresh token hides the layers below it.
 """
 
@@ -65,8 +66,8 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
 def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
     """Give a path an entry, if nothing is visible there.
 
-    What is visible and has the same address was written by an earlier try of this call, or of its caller, whose reply
-    was lost; that is success, also when it was committed since.
+    If the visible entry has the same address, an earlier try of this call or of its caller wrote it, and the reply was
+    lost. That counts as success, even if the entry has been committed since.
 
     Raises:
         AlreadyExists: kind ``path_exists``: another entry is visible.
@@ -84,7 +85,7 @@ def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry
 def stage_if_match(
     context: RepositoryContext, *, branch: str, path: str, entry: Entry, matches: Callable[[Entry | None], bool]
 ) -> None:
-    """Give a path an entry, if what is visible there, None: nothing, is what the caller expects.
+    """Give a path an entry, if the entry visible there is the one that the caller expects (None: there is none).
 
     An entry with the same address counts as expected, as in `stage_if_absent`.
 
@@ -116,7 +117,7 @@ def _stage_unless(
     operation: str,
     refuse: Callable[[Entry | None], None],
 ) -> None:
-    """Stage an entry in the moment in which `refuse` accepts what is visible."""
+    """Stage an entry, atomically with the check that `refuse` accepts what is visible."""
     key = check_path(path, writing=True)
     value, ulid = _check_entry(context, entry, path)
     attempts = WriteAttempts(context, branch, operation=operation)
@@ -136,10 +137,10 @@ def _stage_unless(
 def _write_decided(
     context: RepositoryContext, precondition: WritePrecondition, path: bytes, value: bytes, newest: bytes | None
 ) -> bool:
-    """Stage a value that was decided by what the branch shows; whether all was still so.
+    """Stage a value that was decided by what the branch shows. Returns whether the state was unchanged.
 
     Args:
-        newest: what the staging token has at the path.
+        newest: the value that the staging token has at the path.
     """
     staged = precondition.token_prefix + path
     mark, note = precondition.decided

@@ -1,7 +1,7 @@
 """`RepositoryContext`: everything that the operations on one repository use.
 
-Owns: how the parts are put together. Invariants: a context is immutable. Its parts (the committed data, the counters of
-staging compaction, the hooks) do not import it, so that imports have no cycle.
+Owns: the assembly of the parts. Invariants: a context is immutable. Its parts (the committed data, the counters of
+staging compaction, the hooks) do not import it, so there is no import cycle.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lakebed.runtime import Environment, Runtime
 
 
 class KeptGraph:
-    """The commit graph that was read last, and what tells whether it is still all there is. Thread-safe.
+    """The commit graph that was read last, and the facts that tell whether it is still complete. Thread-safe.
 
     Attributes:
-        indexed_heads: how many commits were to be missing at least, and the heads behind which fewer were; None: it was
-            not looked yet.
+        indexed_heads: a least number of missing commits, and the heads behind which fewer were missing; None: not
+            looked up yet.
     """
 
     def __init__(self, *, runtime: Runtime) -> None:
@@ -49,7 +49,7 @@ class KeptGraph:
             return self._kept
 
     def put(self, count: int, checksum: bytes, graph: CommitGraph) -> None:
-        """Keep a graph in place of the one before."""
+        """Replace the kept graph."""
         with self._lock:
             self._kept = (count, checksum, graph)
 
@@ -59,14 +59,14 @@ class RepositoryContext:
     """One open repository.
 
     Attributes:
-        record: as it was when the repository was opened.
+        record: the repository's record when it was opened.
         key_value: where the records are; shared by all repositories of a context, whose owner closes it.
         committed: its ranges and metaranges.
-        counters: what the sensor of staging compaction counts.
-        hooks: what runs before and after commits and merges.
+        counters: the counts of the sensor of staging compaction.
+        hooks: run before and after commits and merges.
         moves: ULIDs for the reference log, in the order of the moves.
-        positions: where pages of the log of commits ended: the commits that waited, by the head, whether only first
-            parents were followed, and the last commit shown.
+        positions: where pages of the log of commits ended: the commits that waited to be shown, by the head, whether
+            only first parents were followed, and the last commit shown.
         graph: the index of its history, as it was read last.
         foreign: where imported objects are read.
     """
@@ -95,14 +95,14 @@ class RepositoryContext:
         return earlier_ms(self.store, self.environment)
 
     def trim_old(self, prefix: bytes, made_ms: Callable[[bytes, bytes], int], *, kept_ms: int) -> int:
-        """Remove the records below a prefix that are older than `kept_ms`, by our clock and by the store's.
+        """Remove the records below a prefix that are older than `kept_ms`, both by our clock and by the store's.
 
-        Several processes have a clock each, and one that was set forward would remove what all of them keep.
+        Each process has its own clock. A process whose clock was set forward would remove what the others keep.
 
         Args:
-            made_ms: when a record, of which it gets key and bytes, was made or last changed.
+            made_ms: gets the key and bytes of a record; when the record was made or last changed.
 
-        Returns and raises as `trim_records`. Cost: that, and of `earlier_ms` where something is old.
+        Returns and raises as `trim_records`. Cost: as `trim_records`, and as `earlier_ms` if a record is old.
         """
         before_ms, is_proven = self.now_ms() - kept_ms, False
 
@@ -122,10 +122,10 @@ class RepositoryContext:
 
 
 def earlier_ms(store: ObjectStore, environment: Environment) -> int:
-    """The earlier of our time and the store's, in Unix milliseconds: what is given up for its age is old by both.
+    """The earlier of our time and the store's, in Unix milliseconds: what is deleted for its age is old by both.
 
     Args:
-        store: a namespace; where another process sweeps it at this moment, the time is 0, and nothing is old.
+        store: a namespace. If another process sweeps it at this moment, the time is 0, so nothing is old.
 
     Cost: 1 PUT, 1 HEAD.
     """

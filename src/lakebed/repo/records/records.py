@@ -1,13 +1,17 @@
-"""Records of the key-value store, written and read: one JSON object each.
+"""Read and write the records of the key-value store. Each is one JSON object.
 
-Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
-in order (`OrderedIds`), the removal of old ones (`trim_records`), the look for what is not known (`refuse_unknown`),
-the two writes that detect by themselves whether they happened (`write_unique`, `replace_record`), and the outcome of a
-write whose reply was lost (`resolving_outcome`).
-Invariants: equal records have equal bytes, so that a record can be compared whole; stored bytes that are not a record
-are `Corruption`. A record that is ever changed, or that permits something, is refused when it has a field that is not
-known here (`UnsupportedFormat`): nothing unknown is dropped by a change, or left out of a rule. A commit, a tag and a
-line that never change are read without it, but not by a collection (`decode_whole`).
+Owns:
+- the encoding of records, and `read_records`, which reads one kind in the order of keys;
+- new tokens, and the ULIDs of records that are read in order (`OrderedIds`);
+- the removal of old records (`trim_records`), and the search for unknown ones (`refuse_unknown`);
+- the two writes that detect by themselves whether they happened (`write_unique`, `replace_record`), and the resolution
+  of a write whose reply was lost (`resolving_outcome`).
+
+Invariants: equal records have equal bytes, so that a record can be compared whole. Stored bytes that are not a record
+are `Corruption`. A record that is ever changed, or that permits something, is refused if it has an unknown field
+(`UnsupportedFormat`): so a change never drops an unknown field, and a rule is never applied without it. Commits, tags
+and lines of the reference log never change. They are read without their unknown fields, but not by a collection
+(`decode_whole`).
 """
 
 from __future__ import annotations
@@ -44,13 +48,13 @@ _ENCODER = msgspec.json.Encoder()
 _KEPT_KINDS: Final[frozenset[type[msgspec.Struct]]] = frozenset((RepositoryRecord, Branch, Tag, Commit))
 """Records that every read of a branch decodes again; equal bytes are one record, and records never change."""
 _KEPT_BYTES_MAX: Final = 2 << 10
-"""Of a record that is kept decoded."""
+"""Most bytes of a record that is kept decoded."""
 _KEPT_COUNT_MAX: Final = 1_024
 """Records that are kept decoded: 5 MB at most."""
 _TRIM_COUNT_MAX: Final = 10_000
-"""Records that one call of `trim_records` removes at most, so that a background that is to end waits for no more."""
+"""Most records that one call of `trim_records` removes, so that background work can end soon."""
 _TRIM_BATCH_COUNT: Final = 1_000
-"""Records that one write removes: other writers wait for as long as that many are compared."""
+"""Records that one write removes. Other writers wait while so many records are compared."""
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -101,7 +105,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
 
 
 def decode_whole(raw: bytes, kind: type[R], *, key: bytes) -> R:
-    """As `decode_record`, and `UnsupportedFormat` for any field that is not known: it may name objects.
+    """As `decode_record`, but raise `UnsupportedFormat` for any unknown field: it may name objects.
 
     Returns a record of a subclass of its kind. Cost: that of `decode_record`.
     """
@@ -132,8 +136,8 @@ def read_records(
     """Records below a prefix of keys, lazily, in the order of their names' bytes.
 
     Args:
-        prefix: of the keys, such as ``keys.branch()``; what follows it is the name.
-        begins_with: only names that begin so.
+        prefix: of the keys, such as ``keys.branch()``. The rest of a key is the name.
+        begins_with: only names with this prefix.
         after: only names greater than this.
         whole: as `decode_whole`.
 
@@ -156,11 +160,11 @@ def read_records(
 
 
 def refuse_unknown(snapshot: KeyValueSnapshot, keys: Keys, *, name: str) -> None:
-    """To be called before anything is deleted because no record names it.
+    """Refuse records that this lakebed does not know. Call it before deleting anything because no record names it.
 
     Raises:
-        UnsupportedFormat: there are records of a kind, a setting, or a field of the repository's record that this
-            lakebed does not know: a newer one may mean by them that something is needed.
+        UnsupportedFormat: this lakebed does not know a kind of record, a setting, or a field of the repository's
+            record. A newer lakebed may express by it that something is needed.
     Cost: 1 seek for each kind of record.
     """
     key = repository_key(name)
@@ -180,17 +184,17 @@ def refuse_unknown(snapshot: KeyValueSnapshot, keys: Keys, *, name: str) -> None
 
 
 def trim_records(key_value: KeyValue, prefix: bytes, is_old: Callable[[bytes, bytes], bool]) -> int:
-    """Remove the records below a prefix of keys that are old, and have not changed since they were looked at.
+    """Remove the records below a prefix of keys that are old and have not changed since they were read.
 
     Args:
-        is_old: of the key and the bytes of a record.
+        is_old: decides from the key and the bytes of a record.
 
     Returns:
-        How many went; at most 10,000 a call.
+        How many were removed; at most 10,000 for each call.
 
     Raises:
         Corruption: a record is damaged, where `is_old` decodes it.
-    Cost: 1 scan, and 1 write for each 1,000 that go.
+    Cost: 1 scan, and 1 write for every 1,000 records that are removed.
     """
     removed = 0
     with key_value.snapshot() as snapshot:
@@ -205,7 +209,7 @@ def trim_records(key_value: KeyValue, prefix: bytes, is_old: Callable[[bytes, by
 
 
 def new_token(environment: Environment, *, clears: str | None = None) -> StagingToken:
-    """A staging token that never was before.
+    """A new, unique staging token.
 
     Args:
         clears: the prefix that it hides in every older layer; None: nothing.
@@ -222,17 +226,17 @@ class OrderedIds:
         self._last: str | None = None
 
     def mint(self) -> str:
-        """The next one, of the present time."""
+        """The next ULID, of the present time."""
         with self._lock:
             self._last = mint_file_id(self._last, environment=self._environment)
             return self._last
 
 
 def replace_record(key_value: KeyValue, key: bytes, value: bytes, *, expected: bytes) -> bool:
-    """Change a record by comparing it whole; the new value must be unique to this call.
+    """Replace a record if its bytes are as expected. The new value must be unique to this call.
 
     Returns:
-        False: it was not, or is not any more, what was expected: read it and decide again.
+        False: the record is not as expected. Read it and decide again.
 
     Cost: 1 write; after an unclear reply 1 linearizable read more.
     """
@@ -275,11 +279,11 @@ def write_unique(
 
 
 def race_error(operation: str, *, of: str, kind: str, **facts: object) -> Conflict:
-    """The error of a change that others were faster than, at every try.
+    """The error of a change if other writers were faster at every try.
 
     Args:
         operation: a word, such as ``commit``.
-        of: what was to be changed.
+        of: the object of the change.
     """
     return Conflict(
         f"The {operation} lost every race for {of} against others, and changed nothing: try again.", kind=kind, **facts
@@ -288,9 +292,9 @@ def race_error(operation: str, *, of: str, kind: str, **facts: object) -> Confli
 
 @contextmanager
 def resolving_outcome(problem: LakebedError) -> Iterator[None]:
-    """A block that reads whether a write has happened.
+    """Run a block that reads whether a write has happened.
 
-    If that read fails too, the outcome stays unknown: `Unavailable` would mean that nothing happened, and a caller that
+    If that read fails too, the outcome stays unknown. `Unavailable` would mean that nothing happened, and a caller that
     retries because of it could overwrite what others wrote meanwhile.
 
     Raises:

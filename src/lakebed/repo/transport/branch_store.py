@@ -1,19 +1,19 @@
-"""A branch as an object-storage port: what is written against the port can live inside a branch.
+"""A branch as an object store, so that code written for object stores can keep its data in a branch.
 
-Owns: what each operation of `ObjectStore` is on a branch. Invariants:
-- A put uploads first and stages then, so what is listed can be read; ``create_only`` has exactly one winner, for the
-  staging area decides whose entry is visible (`lakebed.repo.heads.write.stage_if_absent`).
-- Every operation sees one moment of the branch, a listing the moment at which it began; through a server each page of
-  a listing shows its own moment.
-- A delete is a tombstone: the bytes stay while a commit has them, then until a collection (`is_versioned`).
-- Over a tag, a commit or any other reference it shows the commit that was meant when it was opened, and refuses to
-  write.
-- A temporary failure is `Unavailable`, as of any store: a branch that others seal all the time is tried again for a
-  while first.
+Owns: the mapping of each operation of `ObjectStore` to a branch. Invariants:
+- A put uploads first and then stages, so every listed object can be read. ``create_only`` has exactly one winner,
+  because the staging area decides whose entry is visible (`lakebed.repo.heads.write.stage_if_absent`).
+- Every operation sees the branch at one moment. A listing sees the moment at which it began; through a server, each
+  page of a listing has its own moment.
+- A delete is a tombstone. The bytes stay while a commit has them, then until a collection (`is_versioned`).
+- A store over a tag, a commit or any other reference shows the commit that the reference meant when the store was
+  opened, and refuses writes.
+- A temporary failure is `Unavailable`, as in any store. Before that, an operation is retried for a while on a branch
+  that others seal all the time.
 
-Paths are those of the port, and must be ones that a branch takes; paths that only a branch takes (with empty segments,
-with a slash at an end) are not seen. Requests are counted as a store's: one an operation. What they cost below is
-counted by the repository's own store.
+Paths are those of the port, and must also be valid in a branch. Paths that only a branch allows (with empty segments,
+or a slash at an end) are invisible. Requests are counted as those of a store: one for each operation. The repository's
+own store counts the requests that they cause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _ANSWERS: Final = (NotFound, AlreadyExists)
 _ATTEMPTS_MAX: Final = 8
 _PAUSES: Final = Pauses(0.04, 2.56, jitter=1.0)
 _TRANSIENT: Final = ("branch_moved", "upload_expired")
-"""Kinds of conflicts that do not concern the object: the branch moved at every attempt, or the upload took too long."""
+"""Kinds of conflicts that do not concern the object.
+
+The branch moved at every attempt, or the upload took too long.
+"""
 
 
 class ReferenceObjects(Protocol):
@@ -61,7 +64,7 @@ class ReferenceObjects(Protocol):
 
     @property
     def url(self) -> str:
-        """Of the reference."""
+        """The reference's URL."""
 
     @property
     def environment(self) -> Environment:
@@ -75,7 +78,7 @@ class ReferenceObjects(Protocol):
         """The entry of a path."""
 
     def entries(self, paths: Sequence[str]) -> list[Entry | None]:
-        """The entries of paths, all of one moment."""
+        """The entries of paths, all at one moment."""
 
     def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
         """Objects and common prefixes, in the order of paths, lazily."""
@@ -84,13 +87,13 @@ class ReferenceObjects(Protocol):
         """An object's bytes."""
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges of an object, all of one moment; at least one range."""
+        """Several ranges of an object, all at one moment; at least one range."""
 
     def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
-        """An object's bytes in chunks, all of one moment."""
+        """An object's bytes in chunks, all at one moment."""
 
     def check_writable(self, path: str | None = None) -> None:
-        """Raise what a write would raise before bytes are uploaded.
+        """Raise the errors that a write raises before bytes are uploaded.
 
         Raises `InvalidRequest`: ``read_only``, ``protected_branch``, ``reserved_path``, ...
         """
@@ -99,10 +102,10 @@ class ReferenceObjects(Protocol):
         """Upload and stage an object."""
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
-        """The same for chunks; the size in bytes."""
+        """As `put`, for chunks. Returns the size in bytes."""
 
     def stage_many(self, entries: Sequence[tuple[str, Entry]]) -> None:
-        """Stage objects whose bytes are there, in one atomic change."""
+        """Stage objects whose bytes are stored, in one atomic change."""
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Stage tombstones."""
@@ -114,13 +117,13 @@ class ReferenceObjects(Protocol):
         """The URL of an entry's bytes."""
 
     def signed_url(self, path: str, *, expires_in_s: int) -> str:
-        """A URL that anyone may read for a while."""
+        """A URL with which anyone can read the object for a limited time."""
 
     def storage_ms(self) -> int:
-        """The time of the repository's storage, behind a server that of the server, in Unix milliseconds."""
+        """The time of the repository's storage, or through a server the server's time, in Unix milliseconds."""
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
-        """What tasks of a job read and upload with."""
+        """The access with which the tasks of a job read and upload bytes."""
 
     @property
     def inside_url(self) -> str | None:
@@ -131,7 +134,7 @@ class BranchStore(ObjectStore, EntryStore):
     """`ObjectStore` over a branch, or over the commit of any other reference; made by `Transport.store`. Thread-safe.
 
     Args:
-        folder: of the branch: what is outside is not seen.
+        folder: in the branch; paths outside it are invisible.
         counter: shared with the stores of other folders; None: a new one.
 
     Raises:
@@ -159,7 +162,7 @@ class BranchStore(ObjectStore, EntryStore):
         return True
 
     def storage_ms(self) -> int:
-        """See `StorageClock`: a file has the time of the process that wrote it. Cost: at most 2 requests."""
+        """See `StorageClock`. A file has the time of the process that wrote it. Cost: at most 2 requests."""
         return self._objects.storage_ms()
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
@@ -205,7 +208,7 @@ class BranchStore(ObjectStore, EntryStore):
         return self._count_request("head", lambda: _meta(path, self._entry(path)))
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """See `ObjectStore.list`. It shows the moment at which its first name is asked for."""
+        """See `ObjectStore.list`. It shows the moment at which its first name is read."""
         folder = join_path(self._folder, check_folder(prefix))
         after = "" if start_after is None else self._full(start_after)
         return self._list_metas(folder, after)
@@ -234,7 +237,7 @@ class BranchStore(ObjectStore, EntryStore):
         return Listing(tuple(objects), tuple(self._relative_path(path) for path in folders if is_path(path)))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        """See `ObjectStore.put`. Always durable. A create-only put that is known to lose uploads nothing."""
+        """See `ObjectStore.put`. Always durable. A create-only put uploads nothing if it is known to lose."""
         full, view = self._full(path), byte_view(body)
         self._objects.check_writable(full)
         put = partial(self._objects.put, full, view, only_if_absent=create_only)
@@ -265,7 +268,7 @@ class BranchStore(ObjectStore, EntryStore):
         self._count_request("copy", lambda: self._free(target, lambda: self._run_request(source, copy)))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`. Everything here is durable: it only checks that the paths exist."""
+        """See `ObjectStore.sync`. Everything here is durable, so this only checks that the paths exist."""
         wanted = list(paths)
         if not wanted:
             return
@@ -278,7 +281,7 @@ class BranchStore(ObjectStore, EntryStore):
         return self._objects.object_url(self._entry(path))
 
     def urls(self, paths: Sequence[str]) -> Sequence[str]:
-        """`url` of many paths, all of one moment. Raises `NotFound` for one that is missing. Cost: as `entries`."""
+        """`url` of many paths, all at one moment. Raises `NotFound` if a path is missing. Cost: as `entries`."""
         entries = self.entries([*dict.fromkeys(paths)])
         missing = next((path for path in paths if path not in entries), None)
         if missing is not None:
@@ -286,7 +289,7 @@ class BranchStore(ObjectStore, EntryStore):
         return [self._objects.object_url(entries[path]) for path in paths]
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """See `ObjectStore.signed_url`, to read only. Raises `NotFound`."""
+        """See `ObjectStore.signed_url`; for reading only. Raises `NotFound`."""
         full = self._full(path)
         if method != "GET":
             raise InvalidRequest(
@@ -339,7 +342,7 @@ class BranchStore(ObjectStore, EntryStore):
         return self._run_request(path, lambda: self._objects.stat(full))
 
     def _run_request(self, path: str, request: Callable[[], R]) -> R:
-        """Run a request; a missing path is the error of a missing object."""
+        """Run a request. Translate the error of a missing path to that of a missing object."""
         try:
             return request()
         except NotFound as error:
@@ -348,7 +351,7 @@ class BranchStore(ObjectStore, EntryStore):
             raise absent(path, self.root_url) from error
 
     def _free(self, path: str, request: Callable[[], R]) -> R:
-        """Run a request; a path that exists is the error of an existing object."""
+        """Run a request. Translate the error of an existing path to that of an existing object."""
         try:
             return request()
         except AlreadyExists as error:
@@ -386,7 +389,7 @@ class BranchStore(ObjectStore, EntryStore):
 
 
 def with_retries(request: Callable[[], R], *, url: str, environment: Environment) -> R:
-    """Make a change of a branch, again while a conflict that does not concern the object prevents it.
+    """Change a branch. Retry while a conflict that does not concern the object prevents the change.
 
     Raises `Unavailable` after too many conflicts.
     """

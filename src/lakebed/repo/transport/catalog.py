@@ -1,12 +1,13 @@
 """`Catalog`: how the facade reaches all repositories of a storage; `LocalCatalog`, for records that this process owns.
 
-Owns: the records of repositories, and the contexts that are open. Invariants:
-- A repository exists from the one atomic write on that records it with its first commit and default branch. Before,
-  there is at most a marker in its folder, which the next attempt takes over (`lakebed.repo.outside.namespace`).
-- No two repositories have overlapping namespaces; the count in `CatalogRecord` makes two creations at once detect each
+Owns: the records of repositories, and the open contexts. Invariants:
+- A repository comes into existence by one atomic write, which records it with its first commit and default branch.
+  Before that, there is at most a marker in its folder, which the next attempt takes over
+  (`lakebed.repo.outside.namespace`).
+- No two repositories have overlapping namespaces. The count in `CatalogRecord` lets concurrent creations detect each
   other.
-- A deleted repository is gone at once; its objects and records are remembered until they are cleaned up, and its folder
-  is not used again before.
+- A deleted repository disappears at once. Its objects and records are remembered until they are cleaned up, and its
+  folder is not used again before that.
 - No lock is held across a call of the key-value store.
 """
 
@@ -56,25 +57,25 @@ if TYPE_CHECKING:
     from lakebed.repo.transport.http_keys import RemoteAccessKeys
 
 NAMES_COMPARED_MAX: Final = 1000
-"""Names that an unknown one is compared with."""
+"""Most names that an unknown name is compared with."""
 
 R = TypeVar("R")
 
 
 class Catalog(Protocol):
-    """What the facade of all repositories needs. Errors are those of the facade's methods."""
+    """The operations that the facade of all repositories needs. Errors are those of the facade's methods."""
 
     @property
     def url(self) -> str:
-        """Of the storage, or of the server."""
+        """The URL of the storage, or of the server."""
 
     @property
     def local(self) -> LocalCatalog:
-        """The owner of the records. Raises `InvalidRequest` (``not_over_http``) when a server owns them."""
+        """The catalog that owns the records. Raises `InvalidRequest` (``not_over_http``) if a server owns them."""
 
     @property
     def access_keys(self) -> RemoteAccessKeys:
-        """The access keys of the server. Raises `InvalidRequest` (``no_server``) when this process owns the records."""
+        """The access keys of the server. Raises `InvalidRequest` (``no_server``) if this process owns the records."""
 
     def call(self, verb: CatalogVerb[R]) -> R:
         """Run a verb."""
@@ -89,7 +90,7 @@ class Catalog(Protocol):
         """Whether there is a repository of this name."""
 
     def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
-        """Repositories in the order of their names, lazily, at most so many; None: all."""
+        """Repositories in the order of their names, lazily, at most `amount`; None: all."""
 
     def delete(self, name: str, *, force: bool) -> None:
         """Delete a repository."""
@@ -130,9 +131,9 @@ class LocalCatalog(Catalog):
             self._cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
         self._contexts: dict[str, RepositoryContext] = {}
         self._known: dict[str, tuple[bytes, RepositoryContext]] = {}
-        """By name, the record that was read last, as it is stored, and its context."""
+        """By name: the bytes of the record that was read last, and its context."""
         self._checked: set[str] = set()
-        """Uids of repositories whose namespaces were found to be theirs."""
+        """Uids of repositories whose namespaces were checked to be theirs."""
         self._is_closed = False
         self._upkeep = Upkeep(
             key_value,
@@ -180,7 +181,7 @@ class LocalCatalog(Catalog):
         return LocalTransport(context)
 
     def _check_namespace(self, context: RepositoryContext) -> None:
-        """Once for a repository; while the storage does not answer, what needs only records goes on."""
+        """Check a repository's namespace once. Pass if the storage is unavailable: some calls need only records."""
         if context.record.uid in self._checked:
             return
         with suppress(Unavailable):
@@ -188,10 +189,10 @@ class LocalCatalog(Catalog):
             self._checked.add(context.record.uid)
 
     def known_context(self, name: str) -> RepositoryContext | None:
-        """The context of a repository whose record is, as far as this process knows, the one that was read last.
+        """The context of a repository, if this process knows of no change of its record since it was read; else None.
 
-        For a caller that reads a snapshot of the records, or writes them with a condition, after this: that proves that
-        no other process has changed the record before. None: ask `repository`.
+        Use it only before a read of a snapshot of the records, or a conditional write of them: these prove that no
+        other process had changed the record. None: use `repository`.
 
         Cost: 1 peek.
         """
@@ -208,14 +209,14 @@ class LocalCatalog(Catalog):
         return (LocalTransport(context) for context in islice(contexts, amount))
 
     def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
-        """All repositories in the order of their names, those of one moment, lazily. Cost: 1 snapshot, 1 scan."""
+        """All repositories at one moment, in the order of their names, lazily. Cost: 1 snapshot, 1 scan."""
         with self.key_value.snapshot() as snapshot:
             records = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
             for name, record in records:
                 yield self._context(name, record)
 
     def record_of_catalog(self) -> CatalogRecord:
-        """The identity of this catalog; made when there is none yet."""
+        """The identity of this catalog, which is made if it is missing."""
         for _ in range(ATTEMPTS_MAX):
             raw = self.key_value.get(CATALOG_KEY)
             if raw is not None:
@@ -229,11 +230,11 @@ class LocalCatalog(Catalog):
         raise self.race_error("creation")
 
     def race_error(self, operation: str) -> Conflict:
-        """The error of a change of the catalog that others were faster than, at every attempt."""
+        """The error of a change of the catalog if other writers were faster at every attempt."""
         return race_error(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
 
     def _namespaces(self) -> tuple[str, ...]:
-        """The folders of all repositories, deleted ones that are not cleaned up included. Cost: 1 snapshot."""
+        """The folders of all repositories, including deleted ones that are not cleaned up yet. Cost: 1 snapshot."""
         with self.key_value.snapshot() as snapshot:
             records = [record for _, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)]
             records += [
@@ -242,7 +243,7 @@ class LocalCatalog(Catalog):
         return tuple(namespace_folder(record.namespace, root_url=self.url) for record in records)
 
     def check_free(self, name: str, folder: str) -> None:
-        """Raise `AlreadyExists` when a repository, perhaps a deleted one, has the name or an overlapping folder."""
+        """Raise `AlreadyExists` if a repository, even a deleted one, has the name or an overlapping folder."""
         with self.key_value.snapshot() as snapshot:
             for other, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord):
                 if other == name:
@@ -286,7 +287,7 @@ class LocalCatalog(Catalog):
         context = self._make_context(name, record)
         after = CatalogRecord(catalog_record.id, catalog_record.created_count + 1)
         puts = [(repository_key(name), encode_record(record)), (CATALOG_KEY, encode_record(after))]
-        # A line, or the mark of a token that was never used, is of this call alone, whatever another one writes.
+        # Only this call writes this line, or this mark of a token that was never used, whatever other calls write.
         unused = context.keys.cleanup(new_token(self.environment).id), str(context.now_ms()).encode()
         write_unique(
             self.key_value,
@@ -297,7 +298,7 @@ class LocalCatalog(Catalog):
             return self._contexts.setdefault(record.uid, context)
 
     def _first_commit(self, context: RepositoryContext, committer: str | None) -> list[tuple[bytes, bytes]]:
-        """The records of an empty commit and of the default branch, whose head it is."""
+        """The records of an empty commit, and of the default branch, whose head is that commit."""
         record = context.record
         commit = new_commit(
             context,
@@ -317,9 +318,10 @@ class LocalCatalog(Catalog):
         ]
 
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Replace a repository's metadata by a function of it, which runs again when another process was faster.
+        """Replace a repository's metadata by a function of it, which runs again if another process was faster.
 
-        An older version that has done so may have dropped that the namespace is shared: it is put back.
+        An older version that changed the metadata may have dropped the fact that the namespace is shared. This restores
+        it.
         """
         for _ in range(ATTEMPTS_MAX):
             key, raw, record = self._load_whole(name)
@@ -341,7 +343,7 @@ class LocalCatalog(Catalog):
                 raise read_only_error(name)
             keys = Keys(record.uid)
             note = encode_record(DeletedRepository(name, record, self.environment.clock.now_ms()))
-            # Every write expects its branch's record: without them nothing that this deletes is acknowledged any more.
+            # Every write expects its branch's record. Once these are deleted, no write is acknowledged and then lost.
             branches = self._branch_keys(keys)
             try:
                 write_unique(self.key_value, [(keys.deleted, note)], [key, *branches], expected={key: raw})
@@ -375,7 +377,7 @@ class LocalCatalog(Catalog):
         return key, raw, decode_record(raw, RepositoryRecord, key=key)
 
     def _load_whole(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
-        """As `_load`, to change or delete it: and `UnsupportedFormat` for a field that is not known here."""
+        """As `_load`, to change or delete the record. Raises also `UnsupportedFormat` for an unknown field."""
         key, raw, _ = self._load(name)
         return key, raw, decode_whole(raw, RepositoryRecord, key=key)
 
@@ -386,7 +388,7 @@ class LocalCatalog(Catalog):
         return missing_repository(name, names=names, url=self.url)
 
     def _context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
-        """The one open context of a repository, whose counters all its users share."""
+        """The single open context of a repository. All its users share its counters."""
         with self._lock:
             context = self._contexts.get(record.uid)
         if context is not None and context.record == record:
@@ -422,11 +424,11 @@ class LocalCatalog(Catalog):
 
     @property
     def last_failure(self) -> LakebedError | None:
-        """The last error of the background; None: none yet."""
+        """The last error of the background work; None: none yet."""
         return self._upkeep.last_failure
 
     def check_open(self) -> None:
-        """Raise `Closed` when it is closed."""
+        """Raise `Closed` if the catalog is closed."""
         if self._is_closed:
             raise Closed(f"The repositories at {self.url} were closed: open them again.")
 

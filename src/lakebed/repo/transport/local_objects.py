@@ -1,6 +1,6 @@
 """`LocalObjects`: the objects of a reference of a repository that this process has open, for a `BranchStore`.
 
-Invariants: a branch is read as it is at each call; any other reference as the commit that it resolved to at first.
+Invariants: a branch is read as it is at each call. Any other reference is read as the commit that it resolved to first.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def local_store(context: RepositoryContext, reference: str, folder: str = "") ->
     """A store of a reference.
 
     Args:
-        reference: a branch's name, to read and write it; a tag, a commit, ``main@``, ``main~2``, to read the commit
-            that it means now.
-        folder: what is outside is not seen.
+        reference: a branch's name, to read and write it; or a tag, a commit, ``main@`` or ``main~2``, to read the
+            commit that it means now.
+        folder: paths outside it are invisible.
 
     Raises:
         NotFound: kind ``reference_not_found``.
@@ -136,7 +136,7 @@ class LocalObjects(ReferenceObjects):
             check_path(path, writing=True)
 
     def _require_branch(self) -> str:
-        """The branch, when it may be written: asked before bytes are uploaded, and again when they are staged."""
+        """The branch, if it may be written. Checked before bytes are uploaded, and again when they are staged."""
         if self._branch is None:
             raise InvalidRequest(
                 f"{self.url} shows a commit, which never changes: write to a branch.",

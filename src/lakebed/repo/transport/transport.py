@@ -1,7 +1,7 @@
-"""`Transport`: how a verb reaches a repository, and `LocalTransport`, for one that this process has opened.
+"""`Transport`: how a verb reaches a repository; `LocalTransport`, for a repository that this process has opened.
 
-Invariants: the facade is the same class whatever the transport, so methods, arguments, results and errors are the same
-in this process and through a server (`lakebed.repo.transport.http_transport`).
+Invariant: the facade is the same class for every transport. So methods, arguments, results and errors are the same in
+this process and through a server (`lakebed.repo.transport.http_transport`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Body = Buffer | Iterable[Buffer]
 
 
 class Put(msgspec.Struct, frozen=True):
-    """What an object is put as; over HTTP the first line of the request, before the bytes."""
+    """The path and properties of an object that is put. Over HTTP the first line of the request, before the bytes."""
 
     path: str | None = None
     """None: only upload the bytes, and stage nothing; the entry is to be staged."""
@@ -47,33 +47,33 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """What the facade of a repository needs. Errors are those of the facade's methods.
+    """The operations that the facade of a repository needs. Errors are those of the facade's methods.
 
     Cost: as documented in this process; over HTTP 1 request, unless a method says otherwise.
     """
 
     @property
     def facts(self) -> RepositoryFacts:
-        """What the repository was when it was opened. Cost: no request."""
+        """The facts of the repository when it was opened. Cost: no request."""
 
     @property
     def url(self) -> str:
-        """Of the repository: its storage, or its place on a server."""
+        """The repository's URL: in its storage, or on a server."""
 
     @property
     def context(self) -> RepositoryContext:
-        """What verbs run on. Raises `InvalidRequest` (``not_over_http``) when a server has it."""
+        """The context that verbs run on. Raises `InvalidRequest` (``not_over_http``) if a server has the repository."""
 
     def call(self, verb: Verb[R], **local: Any) -> R:
         """Run a verb.
 
         Args:
-            local: further arguments of its `run`, which cannot travel: over HTTP ``progress`` is not called, and
-                ``storage_options`` are refused.
+            local: further arguments of the verb's `run`, which cannot be sent to a server. Over HTTP ``progress`` is
+                not called, and ``storage_options`` are refused.
         """
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        """The rows of a list, lazily, at most so many; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
+        """The rows of a list, lazily, at most `amount`; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
 
     def commit_id(self, branch: str) -> str:
         """The id of the commit at a branch's head. Cost: 1 read of the key-value store."""
@@ -88,10 +88,10 @@ class Transport(Protocol):
         """An object's bytes in chunks. Memory: one chunk."""
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
-        """The bytes that an entry of a path named when it was looked up. Cost: 1 GET.
+        """The bytes that the entry of a path named when it was looked up. Cost: 1 GET.
 
         Raises:
-            NotFound: kind ``object_gone``, ``import_gone``: they are not there any more.
+            NotFound: kind ``object_gone``, ``import_gone``: the bytes do not exist any more.
             Conflict: kind ``object_changed``: over HTTP, the path of an imported object has another entry now.
             InvalidRequest: kind ``invalid_range``.
         """
@@ -100,29 +100,29 @@ class Transport(Protocol):
         """Upload and stage an object. Cost: 1 PUT and 1 write of the key-value store; over HTTP of a large body 2."""
 
     def check_put(self, branch: str, what: Put) -> None:
-        """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
+        """Raise what `put` raises before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
-        """Stage objects whose bytes are there. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
+        """Stage objects whose bytes are stored. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
-        """An object store of a reference; `writes`: of a branch, to be written too. Cost: over HTTP 1 or 2 requests."""
+        """An object store over a reference; `writes`: over a branch, to write too. Cost: over HTTP 1 or 2 requests."""
 
 
 class OverTransport:
-    """What repositories and references have in common."""
+    """The common part of repositories and references."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
 
 def transport_of(facade: OverTransport) -> Transport:
-    """How the verbs of a repository or reference reach the repository."""
+    """The transport of a repository or reference."""
     return facade._transport
 
 
 def context_of(facade: OverTransport) -> RepositoryContext:
-    """The context of the functions of `lakebed.repo`, for what the facade has no method for.
+    """The context for the functions of `lakebed.repo` for which the facade has no method.
 
     Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
     """
@@ -167,7 +167,7 @@ class LocalTransport(Transport):
         return verb.rows(self._context, amount=amount)
 
     def _look(self, verb: Described) -> None:
-        """Raise `NotFound` (``repository_not_found``) where the verb would not see that the repository was deleted."""
+        """Raise `NotFound` (``repository_not_found``) if a verb would not notice that the repository was deleted."""
         if verb.looks_first:
             refuse_deleted(self._context)
 
