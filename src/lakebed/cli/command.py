@@ -33,8 +33,8 @@ class Command:
     """One command, with the values of its parameters as attributes.
 
     Attributes:
-        storage_options: settings of the object store, of the environment and of the options, which win; None without
-            any.
+        storage_options: settings of the object store, from the environment and from the options, which take precedence;
+            None: there are no settings.
     """
 
     word: ClassVar[str] = ""
@@ -127,7 +127,7 @@ class Confirmed(Command):
 
 
 class Deletion(Confirmed):
-    """A command that deletes something: it can be tried dry, and asks."""
+    """A command that deletes something: it has a dry run, and asks before it deletes."""
 
     dry_run: Annotated[bool, option("--dry-run", help="Report what would be deleted, and why; delete nothing.")] = False
 

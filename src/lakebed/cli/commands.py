@@ -27,13 +27,13 @@ _ANSWERS: Final = frozenset(
         *("blame", "retention", "txns", "events", "tenants", "timelines"),
     )
 )
-"""Words of commands whose work is what they print."""
+"""Words of commands whose only result is their output."""
 _ANSWERS_OF_GROUPS: Final = frozenset({("repo", "log"), ("key", "create"), ("key", "rotate")})
-"""The same, of words that mean something else in another group. A secret is shown once."""
+"""More such commands, with their groups: in other groups the words mean something else. A secret is shown once."""
 
 
 def is_answer(path: tuple[str, ...]) -> bool:
-    """Whether a command failed if its output could not be written; any other one has done its work all the same."""
+    """Whether a command fails if its output cannot be written. Any other command has done its work nevertheless."""
     return path[-1] in _ANSWERS or path in _ANSWERS_OF_GROUPS
 
 

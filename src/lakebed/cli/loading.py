@@ -1,4 +1,4 @@
-"""Import a module when it is needed. The only place of the command line that imports on demand."""
+"""Import modules when they are needed. Only this module of the command line imports on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(name: str) -> ModuleType:
 
 
 class _NoPandas:
-    """A finder of modules that says that pandas is not there; without `importlib.abc`, which takes 10 ms to load."""
+    """A module finder that reports that pandas is missing. Without `importlib.abc`, which takes 10 ms to load."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         if fullname == "pandas":
@@ -45,10 +45,10 @@ class _NoPandas:
 
 
 def load_arrow() -> None:
-    """Load Arrow, and answer its look for pandas, which is half a second of its first array, and 40 MB of a server.
+    """Load Arrow without pandas, whose import takes half a second at Arrow's first array, and 40 MB of a server.
 
-    For a process that makes no data frame. From then on pandas can be imported, and Arrow finds it when it is asked for
-    a frame.
+    For a process that makes no data frame. Afterwards pandas can be imported, and Arrow finds it when it has to make a
+    frame.
     """
     arrow = load("pyarrow")
     if "pandas" not in sys.modules:

@@ -39,7 +39,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     code = run(arguments, frames=False)
     standard.finish()
-    gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
+    gc.freeze()  # the collections at the interpreter's end then skip all objects: a tenth of a short command's time
     sys.exit(code)
 
 
@@ -47,7 +47,7 @@ def run(arguments: list[str], *, frames: bool = True) -> int:
     """Run one command and return its exit code.
 
     Args:
-        frames: the process makes data frames, besides those of pipelines.
+        frames: whether the process makes data frames, apart from those of pipelines.
     """
     json = "--json" in arguments
     standard.stops_with_output(True)  # help pages and completions answer too
@@ -66,7 +66,7 @@ def run(arguments: list[str], *, frames: bool = True) -> int:
 
 
 def _outcome(arguments: list[str], *, json: bool, frames: bool) -> int:
-    """The exit code of a command, whose errors are printed."""
+    """Run a command, print its error if any, and return its exit code."""
     try:
         return _run(arguments, json=json, frames=frames)
     except exits.Exit as done:
@@ -95,23 +95,23 @@ def _report(problem: Exception, *, json: bool) -> int:
         where = f" ({problem.filename})" if problem.filename else ""
         output.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
-    if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only an argument can have such bytes
+    if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only arguments can have such bytes
         what = f"{format_value(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
         output.error(InvalidRequest(what, kind="not_utf8"), json=json)
         return exits.USAGE
     if json:
         output.error(InternalError(f"{type(problem).__name__}: {problem}"), json=True)
-    else:  # with everything that a report of it needs
+    else:  # a bug: print everything that a bug report needs
         output.say("".join(traceback.format_exception(problem)).rstrip())
         output.say(f"lakebed: this is a bug in lakebed {lakebed.__version__}; please report it.")
     return exits.BUG
 
 
 _WITHOUT_ARROW: Final = {"version", "completion", "pipeline"}
-"""Groups and commands that need no Arrow, or Arrow with data frames."""
+"""Groups and commands that need either no Arrow, or Arrow with data frames."""
 
 _COMPLETE: Final = "_LAKEBED_COMPLETE"
-"""The environment variable by which a shell asks for completions (`completion`)."""
+"""The environment variable with which a shell asks for completions (`completion`)."""
 _CLOCK: Final = SystemClock()
 _LOG: Final = log.logger("cli")
 
@@ -136,7 +136,7 @@ def _run(arguments: list[str], *, json: bool, frames: bool) -> int:
 
 
 def _run_parsed(parsed: Parsed, arguments: list[str], *, json: bool) -> None:
-    """Run a command; name secrets that others can read."""
+    """Run a command, and warn of secrets that other users can read."""
     standard.stops_with_output(is_answer(parsed.spec.path))
     command = parsed.command()
     notes = list(command.warnings())
@@ -182,7 +182,7 @@ class _Notes(logging.Handler):
 
 @contextmanager
 def _note_warnings(*, json: bool) -> Iterator[None]:
-    """Print what a user should know while a block runs, such as that a server is waited for."""
+    """Print warnings while a block runs, such as that the command waits for a server."""
     handler = log.add(_Notes(json=json))
     try:
         yield
@@ -191,7 +191,7 @@ def _note_warnings(*, json: bool) -> Iterator[None]:
 
 
 def _hints(problem: LakebedError, command: Command, lake_from: str | None, arguments: list[str]) -> Iterator[str]:
-    """What else helps with an error: similar names, where the lake's name came from, a new spelling."""
+    """Sentences that help with an error: similar names, where the lake's name came from, a new spelling."""
     yield from command.hints(problem)
     if isinstance(problem, NotFound | InvalidRequest):
         if lake_from is not None:

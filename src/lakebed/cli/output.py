@@ -30,9 +30,9 @@ _COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 _CLOCK = SystemClock()
 _MEASURED_ROW_COUNT = 500
-"""The columns of a longer table are as wide as its first rows need; it is printed as rows arrive."""
+"""The first rows of a longer table determine the widths of its columns; it is printed as rows arrive."""
 _COLUMNS = 80
-"""Of a terminal that does not report its width."""
+"""Width of a terminal that does not report it."""
 _COLUMNS_MIN = 20
 _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
@@ -59,12 +59,12 @@ def say(text: str) -> None:
 
 
 def json_line(value: Any) -> None:
-    """Print one JSON document in a line, as one of many."""
+    """Print one JSON document on a line of its own, as one of many."""
     standard.binary_output().write(_json(value) + b"\n")
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print one line each, as it is: for what is copied from a terminal, as commands are."""
+    """Print each text on a line, unchanged: for texts that users copy from a terminal, such as commands."""
     sys.stdout.write("".join(f"{printable(text)}\n" for text in texts))
 
 
@@ -83,12 +83,12 @@ def flush() -> None:
 
 
 def printable(text: str) -> str:
-    r"""An argument or a path of this system as it can be printed: bytes that are not UTF-8 become ``\xff``."""
+    r"""An argument or a path of this system in printable form: bytes that are not UTF-8 become ``\xff``."""
     if text.isascii():
         return text
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # half of a pair, which is no byte of an argument either
+    except UnicodeEncodeError:  # half of a surrogate pair, which is not a byte of an argument either
         return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -131,10 +131,10 @@ def grid(
     sentences: Collection[str] = (),
     empty: str,
 ) -> None:
-    """Print a table for a person; in a terminal without room for it, without some columns, or a block for each row.
+    """Print a table for a person. In a narrow terminal, omit some columns, or print a block for each row.
 
     Args:
-        rows: cells, as many as headings. Any number: few are held at a time.
+        rows: cells, as many as headings. Any number of rows: few are in memory at a time.
         right: headings of columns that are aligned to the right.
         less: headings that a narrow terminal may leave out, the least important first. A line names them.
         sentences: headings of columns whose cells a narrow terminal may wrap at words.
@@ -163,7 +163,7 @@ def grid(
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Print the facts about one thing, a line each: name, value. A narrow terminal wraps the values at words."""
+    """Print the facts about one object, a line for each: name, value. A narrow terminal wraps the values at words."""
     width = _width(sys.stdout)
     columns = ("what", "value")
     if layout.fit(columns, pairs, width=width, right=(), less=(), sentences=("value",)):
@@ -198,7 +198,7 @@ def _bold(text: str) -> str:
 
 
 def _width(stream: TextIO) -> int | None:
-    """The columns of a terminal; None for a pipe or a file, which have room for everything."""
+    """The width of a terminal in columns; None for a pipe or a file, which have no limit."""
     if not stream.isatty():
         return None
     set_width = os.environ.get("COLUMNS", "")
@@ -230,10 +230,11 @@ def _say_json(value: Any) -> None:
 
 
 def ask(question: str | Callable[[], str], *, yes: bool, json: bool) -> None:
-    """Go on only if the user at the terminal agrees. With ``--yes``, ``--json`` or no terminal, do not ask.
+    """Continue only if the user at the terminal agrees. With ``--yes``, ``--json`` or no terminal, do not ask.
 
     Args:
-        question: what to ask; a function makes it, at some cost or with an error, only if it is asked.
+        question: the question, or a function that makes it. The function, which may be costly or raise, is called only
+            if the question is asked.
 
     Raises:
         Exit: the user declined; nothing was changed.
@@ -268,7 +269,7 @@ def ago(time_ms: int | None) -> str:
 
 
 def span(duration_ms: int) -> str:
-    """A duration in its largest unit, rounded down, but for the last hundredth: ``3 minutes``, ``1 day``."""
+    """A duration in its largest unit, rounded down except within its last hundredth: ``3 minutes``, ``1 day``."""
     # A lifetime of 7 days that began a moment ago ends in 7 days, not in 6; and 3,650 days are 10 years.
     seconds = duration_ms * 1.01 / 1000
     for unit, length in _SPANS:

@@ -2,8 +2,8 @@
 
 Owns: the records below ``audit/`` of the key-value store and their limit. A line is written after the change and before
 the reply, so a client that received the reply finds the line. A crash between change and line loses the line. Staged
-objects have no line of their own (the access log has them); the commit has one. Commits to tables get theirs behind the
-reply, those of some moments in one write: their snapshot names the committer, so nothing is lost with the line.
+objects have no lines (the access log has them); the commit has one. The lines of commits to tables are written after
+the reply, several in one write: the snapshot names the committer, so a lost line loses no information.
 
 Invariants: no line holds a secret; lines are read newest first; at most about `ServerOptions.audit_lines_max` are kept.
 """
@@ -66,7 +66,7 @@ class AuditLog:
         """Keep a line, at its place in the log, for the next `flush`. Cost: nothing.
 
         Returns:
-            Whether no other one waits: the caller sees to a flush.
+            Whether no other line waits: then the caller has to make sure that `flush` is called.
         """
         record = encode_record(line)
         with self._lock:
@@ -74,12 +74,12 @@ class AuditLog:
             return len(self._deferred) == 1
 
     def _mint_key(self) -> bytes:
-        """The key of the next line, behind that of the last one also where both are of one millisecond."""
+        """The key of the next line. It sorts after the last line's, even in the same millisecond."""
         self._last_id = mint_file_id(self._last_id, environment=self._environment)
         return audit_key(self._last_id)
 
     def flush(self) -> None:
-        """Write the lines that wait; one that another call writes is written too. Raises as `append`. Cost: 1 write."""
+        """Write the waiting lines, and wait for those of a concurrent call. Raises as `append`. Cost: 1 write."""
         with self._flushing:
             with self._lock:
                 lines, self._deferred = self._deferred, {}

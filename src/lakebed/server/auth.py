@@ -1,7 +1,7 @@
 """What an authenticated caller may do: with repositories, and with the tables of the lake.
 
-Owns: what a limit covers. Every catalog of tables asks here, whatever its protocol. The database of a table in a branch
-is ``repository.reference``, and who may see the repository may see it.
+Owns: what a limit covers. Every catalog of tables uses these checks, whatever its protocol. The database of a table in
+a branch is ``repository.reference``: a caller who may see the repository may see it.
 
 Invariant: a refusal depends on the key and on the name that was asked for, and not on what exists.
 """
@@ -16,7 +16,7 @@ from lakebed.server.permissions import Grants, Permission
 
 
 def check_permission(principal: Principal, permission: Permission) -> None:
-    """Refuse a user whose policies do not permit something; keys that are no user's have roles instead.
+    """Refuse a user whose policies do not grant a permission; keys that belong to no user have roles instead.
 
     Raises:
         InvalidRequest: kind ``insufficient_permissions``.
@@ -32,11 +32,11 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
     """Refuse what a principal may not do.
 
     Args:
-        needed: the least role for it.
-        repository: the one it concerns; None: none, or all.
+        needed: the least role for the request.
+        repository: the repository that the request concerns; None: none, or all.
 
     Raises:
-        InvalidRequest: kind ``forbidden``; of a user ``insufficient_permissions``.
+        InvalidRequest: kind ``forbidden``; for a user ``insufficient_permissions``.
     """
     if principal.grants is not None:
         _check_whole_role(principal, principal.grants, needed=needed, repository=repository)
@@ -49,7 +49,9 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
 
 
 def check_bare(principal: Principal) -> None:
-    """Refuse a bare repository to a key that is limited to some: its namespace may have what lakeFS left of another.
+    """Refuse a bare repository to a key that is limited to some repositories.
+
+    Its namespace may hold what lakeFS left of another repository.
 
     Raises:
         InvalidRequest: kind ``forbidden``.
@@ -64,7 +66,7 @@ def check_bare(principal: Principal) -> None:
 def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, repository: str | None) -> None:
     """Refuse a user whose policies permit less than the whole role.
 
-    Without a repository the role write would be one over what is not there yet, such as repositories to be made: admin.
+    Without a repository, the role write would cover repositories that do not exist yet: it needs admin.
     """
     least: Role = "admin" if repository is None and needed != "read" else needed
     role = grants.role(repository)
@@ -78,10 +80,10 @@ def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, rep
 
 
 def check_catalog(principal: Principal, *, needed: Role) -> None:
-    """Refuse a principal without the role; which tables it may use: `check_table` and `check_database`.
+    """Refuse a principal without the role; `check_table` and `check_database` decide which tables it may use.
 
     Raises:
-        InvalidRequest: kind ``forbidden``; of a user ``insufficient_permissions``.
+        InvalidRequest: kind ``forbidden``; for a user ``insufficient_permissions``.
     """
     _check_rank(principal, needed)
 
@@ -90,7 +92,7 @@ def may_see_table(principal: Principal, database: str, table: str) -> bool:
     """Whether a principal may see a table at all. Pure.
 
     Args:
-        table: of the table, without a mark of a branch or system table behind it.
+        table: the table's name, without the suffix of a branch or a system table.
     """
     is_named = "." not in database and f"{database}.{table}" in (principal.tables or ())
     return is_named or may_see_all_tables(principal, database)
@@ -121,7 +123,7 @@ def check_database(principal: Principal, database: str, *, whole: bool = False) 
     """Refuse a principal that may not see a database. Raises `InvalidRequest`, kind ``forbidden``.
 
     Args:
-        whole: the request concerns the database itself, and not some of its tables alone.
+        whole: whether the request concerns the database itself, and not only some of its tables.
     """
     if not (may_see_all_tables if whole else may_see_database)(principal, database):
         concerns = "and this concerns all of" if whole else "and none of them is in"
@@ -129,7 +131,7 @@ def check_database(principal: Principal, database: str, *, whole: bool = False) 
 
 
 def _insufficient(principal: Principal, reason: str) -> LakebedError:
-    """The error of a user whose policies do not permit something. Clients of lakeFS look for the words."""
+    """The error for a user whose policies do not permit something. Clients of lakeFS look for its words."""
     return InvalidRequest(
         f"The user {principal.user} has insufficient permissions: {reason}", kind="insufficient_permissions"
     )

@@ -1,7 +1,7 @@
-"""What clients of a repository server are shown of an error, and the statuses that lakeFS clients expect.
+"""Errors as clients of a repository server see them, and the statuses that lakeFS clients expect.
 
-Invariants: no reply tells where on the server's disk the storage is, and no error tells the name of a repository that
-the request did not name.
+Invariants: no reply reveals where on the server's disk the storage is, and no error reveals the name of a repository
+that the request did not name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakebed.http import errors as generic
 from lakebed.http.errors import ErrorBody, public_body
 
 LOCAL_SCHEME: Final = "local://"
-"""In front of a folder of the server's own storage: clients insist on one of a few schemes."""
+"""Scheme of a folder of the server's own storage: clients accept only a few schemes."""
 
 _STATUSES: Final[dict[str, int]] = {
     "namespace_in_use": 400,  # not 409: clients take that as "the repository exists already"
@@ -42,7 +42,7 @@ _PLAIN: Final = {
         "up. Choose another folder.",
     ),
 }
-"""Errors whose sentence elsewhere names other repositories: the fact that stays, and the sentence here."""
+"""Errors whose original sentence names other repositories: the fact that stays, and the sentence that clients see."""
 
 _LAKEFS: Final = {
     "protected_branch": "cannot {} protected branch",
@@ -52,10 +52,10 @@ _LAKEFS: Final = {
     "user_not_found": "user not found",
     "user_exists": "Already exists",
 }
-"""Words of lakeFS, which its command-line client prints and scripts compare; the sentence is next to them."""
+"""Messages of lakeFS, which its command-line client prints and scripts compare. Our sentence is sent in addition."""
 
 _END: Final = r"""(?:/|(?=[\s'",:;)]|\.?\Z|\.\s))"""
-"""What follows a path in a sentence: more of the path, or no more of it."""
+"""What may follow a path in a sentence: more of the path, or its end."""
 
 
 def status_of(error: LakebedError) -> int:
@@ -82,8 +82,8 @@ def error_reply(
     """The reply to a request that failed.
 
     Args:
-        statuses: by kind, before the table.
-        root_url: of the storage. Of a folder, neither it nor its path is shown: `LOCAL_SCHEME` stands for it.
+        statuses: statuses by kind, which take precedence over the table.
+        root_url: URL of the storage. If it is a folder, replies show neither it nor its path, but `LOCAL_SCHEME`.
     """
 
     def body_of(error: LakebedError) -> ErrorBody:
@@ -97,7 +97,7 @@ def error_reply(
 
 
 def _conceal(fact: Any, root_url: str) -> Any:
-    """Text, or what has texts in it, without the path of a storage on this machine."""
+    """A text, or a value that contains texts, without the path of a storage on this machine."""
     if not root_url.startswith("file://"):
         return fact
     if isinstance(fact, str):

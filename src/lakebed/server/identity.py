@@ -1,11 +1,11 @@
-"""Users, groups and policies: who there is, and what is attached to whom.
+"""Users, groups and policies: which exist, and which policies are attached to which users and groups.
 
-Owns: the one record ``identity`` of the key-value store, and its changes. Everything is in one record, which a change
-replaces by compare-and-set: so a group that is deleted leaves all its members at the same moment, and what is attached
-is always there. A store that has no record yet has the groups and policies of `lakebed.server.permissions`.
+Owns: the record ``identity`` of the key-value store, and its changes. Everything is in this one record, which a change
+replaces by compare-and-set. So a deleted group disappears from all its members at the same moment, and an attached
+policy always exists. A store without the record has the groups and policies of `lakebed.server.permissions`.
 
-Invariants: a user's `User.uid` is of that user alone: a user that is deleted and made again has another one, and keys
-of the first are of no use to the second. Does not know: keys (`lakebed.server.keys`), and what policies mean.
+Invariant: a `User.uid` is never used for two users. A user that is deleted and created again has another one, and the
+keys of the first do not work for the second. Does not know: keys (`lakebed.server.keys`), and what policies mean.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lakebed.runtime import Environment
 from lakebed.server.permissions import BUILT_IN, BUILT_IN_GROUPS, Grants, Statement
 
 NAME_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
-"""No wildcard is in a name: it stands for ``${user}`` in resources."""
+"""Names have no wildcard, because a user's name replaces ``${user}`` in resources."""
 RESERVED_BEGIN: Final = "LAKEBED"
-"""Begins the ids of access keys, which are names of committers too: no user may look like one."""
+"""Prefix of the ids of access keys, which are names of committers too: no user's name may look like an id."""
 _NAME: Final = re.compile(NAME_PATTERN, re.ASCII)
 _RECORD_BYTES_MAX: Final = 4 << 20
-"""All users, groups and policies: some ten thousand users."""
+"""Largest record of all users, groups and policies: some ten thousand users."""
 _TRIES_MAX: Final = 16
 
 T = TypeVar("T")
@@ -107,10 +107,10 @@ def _get(rows: dict[str, T], name: str, *, kind: str) -> T:
 
 
 class IdentityStore:
-    """The record, read and changed. Thread-safe.
+    """Reads and changes the record. Thread-safe.
 
     Args:
-        changed: called after every change, to forget what was made of the record.
+        changed: called after every change, to discard what was derived from the record.
     """
 
     def __init__(self, key_value: KeyValue, *, environment: Environment, changed: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ class IdentityStore:
         self._known: tuple[bytes | None, Identity] = None, _built_in(self._begin_ms)
 
     def load(self) -> tuple[bytes | None, Identity]:
-        """The record, as it is stored and decoded. Raises `Corruption`. Cost: 1 GET."""
+        """The stored bytes of the record, and the decoded record. Raises `Corruption`. Cost: 1 GET."""
         raw = self._key_value.get(IDENTITY_KEY)
         known = self._known
         if known[0] != raw:
@@ -172,7 +172,7 @@ class IdentityStore:
         self._change(delete)
 
     def set_member(self, group: str, user: str, *, is_member: bool) -> None:
-        """Make a user a member of a group, or no longer. Raises `NotFound`. Cost: 1 write."""
+        """Add a user to a group, or remove the user from it. Raises `NotFound`. Cost: 1 write."""
 
         def change(identity: Identity) -> Identity:
             identity.group(group)
@@ -230,7 +230,7 @@ class IdentityStore:
         self._change(change)
 
     def set_policies(self, group: str, policies: Iterable[str]) -> None:
-        """Attach these policies to a group, and no others. Raises `NotFound`. Cost: 1 write."""
+        """Replace the policies of a group. Raises `NotFound`. Cost: 1 write."""
         names = tuple(sorted(policies))
 
         def change(identity: Identity) -> Identity:
@@ -253,7 +253,7 @@ class IdentityStore:
         self._change(change)
 
     def _change(self, change: Callable[[Identity], Identity]) -> Identity:
-        """Replace the record by what `change` makes of it; it is called again when another was faster."""
+        """Replace the record by the result of `change`, which is called again if another change was first."""
         for _ in range(_TRIES_MAX):
             raw, before = self.load()
             after = change(before)

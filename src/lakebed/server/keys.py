@@ -3,32 +3,32 @@
 Owns: the records below ``keys/`` and ``user-keys/`` of the key-value store, secrets and their hashes, tokens, and the
 cache of verified headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
 
-Secrets. A secret is 240 bits, random or as good as that, made by this module, never chosen by a person. A dictionary
-does not help to guess it, and the cost that slow hashes add to each guess is not needed against 2**240 possible
-secrets. So the hash is a fast keyed one (blake2b with a random salt of each key as its key): a stolen database reveals
-no secret, and verifying takes microseconds.
+Secrets. A secret has 240 bits, which are random or derived, and never chosen by a person. A dictionary does not help to
+guess it, and the cost that slow hashes add to each guess is not needed against 2**240 possible secrets. So the hash is
+fast and keyed (blake2b, whose key is a random salt for each access key): a stolen database reveals no secret, and
+verifying takes microseconds.
 
-Secrets of clients that sign. S3's signatures can be checked only by a server that knows the secret. A server that is
-given a secret key, which is in a file and not in the database, makes each secret from it: a keyed hash of the access
-key's id and salt. It can make the secret again, and stores no more than other servers do. The database alone, or the
-secret key alone, still reveals no secret. What is kept in memory is the key derived from it for one day and region.
+Secrets of clients that sign. Only a server that knows the secret can check S3's signatures. A server with a secret key,
+which is in a file and not in the database, derives each secret from it, as a keyed hash of the access key's id and
+salt. It can derive the secret again, and stores no more than other servers. The database alone, or the secret key
+alone, still reveals no secret. Memory holds only the signing key that is derived from a secret for one day and region.
 
 Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent. It is
 sent as ``Bearer <id>.<secret>``, as any access key may be. Nothing is signed, so a stolen database does not help to
 forge one. A token ends when it expires, and when its parent is revoked or rotated: it records the salt of its parent,
 and a rotation changes the salt, so a token made during a rotation is invalid too.
 
-Keys of users. A key has a role, or it is a user's and may what the user's policies permit (`lakebed.server.identity`).
-The records of the latter are below ``user-keys/``, and an older server knows none of them. A user's key names the
-`User.uid`: with the user it ends, and a user of the same name that is made later does not have it.
+Keys of users. A key has a role, or it belongs to a user and may do what the user's policies permit
+(`lakebed.server.identity`). The records of users' keys are below ``user-keys/``, where an older server does not look. A
+user's key names the `User.uid`: it ends with the user, and does not belong to a later user of the same name.
 
 Limits. A key may be limited to repositories and to tables: ``shop.orders`` is a table, ``shop.*`` a database, and ``*``
-all tables of the lake. A key with a limit of one kind and none of the other reaches nothing of the other. Therefore a
-record with `AccessKey.tables` always has `AccessKey.repositories`, if only an empty list: a server that does not know
-tables yet then refuses everything to such a key.
+all tables of the lake. A key that is limited only in one kind reaches nothing of the other kind. Therefore a record
+with `AccessKey.tables` always has `AccessKey.repositories`, even if it is empty: an older server, which does not know
+limits of tables, then refuses such a key everything.
 
 Invariants: a secret is in the reply that created it and nowhere else: no record, log, error or cache holds one. Changes
-by this process take effect at once, by another within `ServerOptions.key_recheck_s`.
+by this process take effect at once, changes by another process within `ServerOptions.key_recheck_s`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from lakebed.server.permissions import NAMESPACES, REPOSITORIES, Grants, Permiss
 from lakebed.server.s3.signature import derive_key
 
 ALL_TABLES: Final = "*"
-"""In limits: every table of the lake, or, after a database's name and a dot, of that database. No name holds it."""
+"""In limits: every table of the lake or, after a database's name and a dot, of that database. No name contains it."""
 
 _ID_PREFIX: Final = RESERVED_BEGIN
 _USER_ID_PREFIX: Final = RESERVED_BEGIN + "0"
@@ -89,13 +89,13 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     """The only repositories it may see; None: all."""
     description: str = ""
     expires_at_ms: int | None = None
-    """Of tokens."""
+    """When a token expires, Unix ms; None: not a token."""
     parent_salt: bytes = b""
-    """Of tokens: the salt of the access key when the token was made. A token with another salt is refused."""
+    """In tokens, the salt of the access key when the token was made. A token with another salt is refused."""
     tables: tuple[str, ...] | None = None
     """The only tables it may see, as of `parse_table_limit`; None: all, or none if `repositories` is given."""
     user: str = ""
-    """Whose key it is; empty: no user's, and its role counts. Of a user's key the role means nothing."""
+    """The user whose key this is; the key's role then has no meaning. Empty: no user's key, and the role applies."""
     user_uid: str = ""
 
     @property
@@ -117,7 +117,7 @@ class NewAccessKey:
 
     @property
     def token(self) -> str:
-        """What to send as ``Authorization: Bearer``."""
+        """The value to send as ``Authorization: Bearer``."""
         return f"{self.key.id}.{self.secret}"
 
 
@@ -126,17 +126,17 @@ class Principal:
     """A verified caller."""
 
     id: str
-    """The access key; of a token its parent's."""
+    """The access key's id; for a token, its parent's."""
     role: Role | None
-    """In all repositories that it sees; None: of a user whose policies permit none whole."""
+    """The role in all repositories that it may see; None: a user whose policies permit no whole role."""
     repositories: frozenset[str] | None
     created_at_ms: int
     tables: frozenset[str] | None = None
     """The limits of the tables that it may see (`lakebed.server.auth.may_see_table`); None: all."""
     user: str = ""
-    """Whose key it is; empty: no user's."""
+    """The user whose key it is; empty: the key is no user's."""
     grants: Grants | None = None
-    """What the user may do; None: the key is no user's, and its role counts."""
+    """What the user may do; None: the key is no user's, and its role applies."""
 
     @property
     def name(self) -> str:
@@ -174,9 +174,9 @@ class _Verified:
 
 
 def parse_table_limit(text: str) -> str:
-    """A limit as it is stored: ``default.flights`` of ``flights``; ``shop.*`` and ``*`` as they are.
+    """A limit as it is stored: ``flights`` becomes ``default.flights``; ``shop.*`` and ``*`` stay as they are.
 
-    Raises `InvalidRequest`: neither a table's name nor one of a database.
+    Raises `InvalidRequest`: the text is neither a table's name nor such a pattern.
     """
     if text == ALL_TABLES:
         return text
@@ -199,7 +199,7 @@ class AccessKeys:
     """The access keys of a server. Thread-safe.
 
     Attributes:
-        changes: how often this process has ended keys, or changed what they permit.
+        changes: number of times that this process has ended keys, or changed what they permit.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class AccessKeys:
             try:
                 return self._store(key, expected={IDENTITY_KEY: raw})
             except Conflict:
-                continue  # a user was changed concurrently, perhaps this one: look again
+                continue  # a user was changed concurrently, perhaps this one: read again
         raise _changing(f"of {user}")
 
     def list_of_user(self, user: str) -> list[AccessKey]:
@@ -279,7 +279,7 @@ class AccessKeys:
         self._end([access_key, *(token.id for token in self._scan(access_key + _TOKEN_MARK))])
 
     def delete_user(self, user: str) -> None:
-        """Delete a user, whose keys end at once, and then the records of the keys. Raises `NotFound`.
+        """Delete a user, which ends the user's keys at once, and then the records of the keys. Raises `NotFound`.
 
         Cost: 1 scan of all users' keys, 2 writes. A crash in between leaves records that permit nothing.
         """
@@ -291,7 +291,7 @@ class AccessKeys:
         return begins_with + b32encode(self._random(_ID_BYTES)).decode()
 
     def create_first(self) -> NewAccessKey | None:
-        """Create an access key with the role admin when there is no key at all; else None. Cost: 1 scan, 1 write."""
+        """Create an access key with the role admin if no key exists; else return None. Cost: 1 scan, 1 write."""
         with self._key_value.snapshot() as snapshot:
             if next(iter(snapshot.scan(_PREFIX, prefix_end(_PREFIX))), None) is not None:
                 return None
@@ -316,7 +316,7 @@ class AccessKeys:
         for _ in range(_TRIES_MAX):
             key, listed = self.get(access_key), self.list()
             check_revocable(key, listed=listed)
-            # One of the others stays: two admins who revoke each other must not both find one.
+            # One of the others has to stay: two admins who revoke each other concurrently must not both succeed.
             others = (other.id for other in listed if key.role == other.role == "admin" and other.id != key.id)
             expected = {_record_key(other): self._key_value.get(_record_key(other)) for other in islice(others, 1)}
             if None in expected.values():
@@ -377,7 +377,7 @@ class AccessKeys:
         raise _changing(access_key)
 
     def recall(self, credential: bytes) -> Principal | None:
-        """The caller whose credential was verified a short while ago; None: `verify` it. Cost: 1 us, no store call.
+        """The caller whose credential was verified recently; None: call `verify`. Cost: 1 us, no store call.
 
         Args:
             credential: the ``Authorization`` header. Only a keyed hash of it is kept.
@@ -393,7 +393,7 @@ class AccessKeys:
         return known.principal
 
     def verify(self, credential: bytes, *, access_key: str, secret: str) -> Principal:
-        """Verify a secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, of a token 2.
+        """Verify a secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, or 2 for a token.
 
         Args:
             credential: the key under which `recall` finds the result.
@@ -433,17 +433,17 @@ class AccessKeys:
         return self._secret_key is not None
 
     def recall_signer(self, access_key: str, scope: str) -> tuple[Principal, bytes] | None:
-        """As `signer`, of one that was asked for a short while ago; None: ask for it. Cost: 1 us, no store call."""
+        """As `signer`, if it was called recently; None: call `signer`. Cost: 1 us, no store call."""
         known = self._signers.get((access_key, scope))
         if known is None or self._environment.clock.monotonic_s() - known[2] > self._options.key_recheck_s:
             return None
         return known[:2]
 
     def signer(self, access_key: str, scope: str) -> tuple[Principal, bytes]:
-        """The caller who has an access key, and what it signs with in a scope of AWS's signatures.
+        """The caller who has an access key, and the key that it signs with in a scope of AWS's signatures.
 
         Args:
-            scope: of version 4; empty: of version 2, whose clients sign with the secret. It is not kept.
+            scope: scope of version 4; empty: version 2, whose clients sign with the secret, which is not cached.
 
         Raises:
             InvalidRequest: kind ``InvalidAccessKeyId``: the key is unknown or revoked, or was made without the secret
@@ -491,7 +491,7 @@ class AccessKeys:
             raise InvalidRequest("The user of the access key was deleted: use a key of another.", kind="unauthorized")
         grants = identity.grants(key.user)
         role = grants.role(None)
-        # No policy speaks of the tables of the lake: they are for those who may everything.
+        # Policies do not cover the tables of the lake: only users who may do everything may use them.
         tables: frozenset[str] | None = None if role == "admin" else frozenset()
         return Principal(key_id, role, None, user.created_at_ms, tables, user=key.user, grants=grants)
 
@@ -511,7 +511,7 @@ class AccessKeys:
         return new
 
     def _new(self, key: AccessKey) -> NewAccessKey:
-        """Give a key a new secret; one that a command line would take for an option is drawn again, with the salt."""
+        """Give a key a new secret and salt. Draw both again if a command line would take the secret for an option."""
         while True:
             secret = self._derive(key) or urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
             if not secret.startswith("-"):
@@ -524,7 +524,7 @@ class AccessKeys:
             self._forget()
 
     def _forget(self) -> None:
-        """Empty the cache, and keep running calls of `verify` from filling it with what they have read."""
+        """Empty the cache, and keep running calls of `verify` from caching the older records that they have read."""
         self.changes += 1
         self._cache = {}
         self._signers = {}
@@ -550,7 +550,7 @@ class AccessKeys:
 
 
 def _record_key(key_id: str) -> bytes:
-    """The key of the record of an access key or token, or the beginning of that."""
+    """The key of the record of an access key or token, or the prefix of such keys."""
     return user_key_key(key_id) if key_id.startswith(_USER_ID_PREFIX) else access_key_key(key_id)
 
 

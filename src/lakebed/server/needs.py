@@ -1,7 +1,7 @@
-"""Which permissions an operation needs of a user: one table for REST, one for S3. Pure data.
+"""The permissions that a user needs for an operation: one table for REST, one for S3. Pure data.
 
-Owns: the tables. Invariants: an operation that is in none of them, such as a verb, needs a whole role of the user, so a
-new operation is never open by mistake; what depends on the body is checked where the body is decoded
+Owns: the tables. Invariants: for an operation that is in no table, such as a verb, the user needs a whole role, so a
+new operation is never open by mistake; permissions that depend on the body are checked where the body is decoded
 (`lakebed.server.site.RepositoryCall.read`), before a handler sees it.
 """
 
@@ -26,7 +26,7 @@ from lakebed.server.permissions import (
 )
 
 BodyNeeds = Callable[[Any, str], Iterable[Permission]]
-"""What a decoded body needs, in the repository with a name (or empty)."""
+"""The permissions that a decoded body needs, given the repository's name (or an empty text)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Needs:
 
     Attributes:
         permissions: actions and resources; ``{name}`` is a parameter of the path, ``{query[name]}`` one of the query,
-            ``{ref_name}`` the name in the reference of the path, without its steps: a rule of a branch holds for
-            ``branch~0`` too.
-        whole_role: whether the role of the endpoint is needed too, as of operations that are in no table.
-        body: what the body needs besides.
+            ``{ref_name}`` the name in the reference of the path, without its steps: a rule of a branch also applies to
+            ``branch~0``.
+        whole_role: whether the role of the endpoint is needed too, as for operations that are in no table.
+        body: further permissions, which depend on the body.
     """
 
     permissions: tuple[Permission, ...] = ()
@@ -57,7 +57,7 @@ def _name_of(reference: str) -> str:
     try:
         return parse_reference(reference).name
     except InvalidRequest:
-        return reference  # the operation says what is wrong with it
+        return reference  # the operation reports what is wrong with it
 
 
 class _Query(dict[str, str]):
@@ -67,7 +67,7 @@ class _Query(dict[str, str]):
 
 WHOLE_ROLE: Final = Needs(whole_role=True)
 _FREE: Final = Needs()
-"""For every user: it shows nothing of a repository, or it shows only what the user may see."""
+"""Open to every user: the operation shows nothing of a repository, or only what the user may see."""
 
 _REPOSITORY: Final = REPOSITORIES + "{repository}"
 _OBJECT: Final = _REPOSITORY + "/object/{query[path]}"
@@ -132,7 +132,7 @@ def _of_import(body: Any, repository: str) -> Iterable[Permission]:
 
 
 _IMPORTS: Final = Needs((Permission("fs:ImportFromStorage", NAMESPACES, is_prefix=True),), whole_role=True)
-"""Of verbs that name places outside of the repository."""
+"""The needs of verbs that name places outside of the repository."""
 
 REST: Final[dict[str, Needs]] = {
     # ---- objects
@@ -254,7 +254,7 @@ REST: Final[dict[str, Needs]] = {
     # ---- verbs that name places outside
     **dict.fromkeys(("verbImportObjects", "verbLink", "verbRestoreRefs", "verbStageMany"), _IMPORTS),
 }  # fmt: skip
-"""By the operation's name. What is not here needs a whole role."""
+"""Needs by the operation's name. An operation that is missing here needs a whole role."""
 
 _S3_OBJECT: Final = _REPOSITORY + "/object/{path}"
 _S3_READ: Final = _need("fs:ReadRepository")
@@ -277,7 +277,7 @@ S3: Final[dict[str, Needs]] = {
     "DeleteObject": _need("fs:DeleteObject", _S3_OBJECT),
     "DeleteObjects": _FREE,
 }  # fmt: skip
-"""By the operation's name; ``{path}`` is the object's path. ``DeleteObjects`` is checked key by key."""
+"""Needs by the operation's name; ``{path}`` is the object's path. ``DeleteObjects`` is checked for each key."""
 
 
 def needs_of(endpoint: Endpoint) -> Needs:

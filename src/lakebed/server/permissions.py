@@ -1,8 +1,9 @@
-"""Policies: what a statement may say, and what statements permit. Pure.
+"""Policies: what a statement may contain, and what statements permit. Pure.
 
-Owns: the actions, the names of resources (``arn:lakefs:...``), their wildcards, and `Grants`. Invariants: what no
-statement allows is refused; a statement that denies wins over all that allow; a statement that cannot be enforced as it
-is written (an unknown action, a condition) is refused when it is made, and permits nothing if it is stored anyway.
+Owns: the actions, the names of resources (``arn:lakefs:...``), their wildcards, and `Grants`. Invariants: an action
+that no statement allows is refused; a statement that denies overrides all that allow; a statement that cannot be
+enforced as it is written (an unknown action, a condition) is refused when it is created, and permits nothing if it is
+stored anyway.
 
 ``*`` in a pattern stands for any text, slashes too, and ``?`` for one character. docs/design/0061-users.md.
 """
@@ -80,10 +81,10 @@ class Permission:
     """An action on a resource.
 
     Attributes:
-        resource: its whole name.
-        is_prefix: every resource whose name begins with `resource` is meant.
-        aliases: other names of the same resource. What denies one of its names denies it; what allows it has to name
-            `resource`.
+        resource: the resource's full name.
+        is_prefix: whether every resource whose name begins with `resource` is meant.
+        aliases: other names of the same resource. A statement that denies any of the names denies the resource; one
+            that allows it has to match `resource`.
     """
 
     action: str
@@ -107,7 +108,7 @@ def parse_statement(*, effect: str, actions: Sequence[str], resource: str, has_c
         resource: a pattern, ``*``, or a JSON list of patterns.
 
     Raises:
-        InvalidRequest: kind ``invalid_policy``: it cannot be enforced as it is written.
+        InvalidRequest: kind ``invalid_policy``: the statement cannot be enforced as it is written.
     """
     if has_condition:
         raise _invalid("A statement has a condition, and conditions are not supported: leave it out")
@@ -174,13 +175,13 @@ def _invalid(sentence: str) -> InvalidRequest:
 
 
 def _literal_head(pattern: str) -> str:
-    """What stands in front of the first wildcard."""
+    """The part of a pattern before its first wildcard."""
     return re.split(r"[*?]", pattern, maxsplit=1)[0]
 
 
 @lru_cache(4_096)
 def _compile(pattern: str) -> re.Pattern[str]:
-    """A pattern as an expression that takes linear time: what one star has skipped is never tried again."""
+    """A pattern as a regular expression that takes linear time: text that a star has skipped is never tried again."""
     first, *others = (
         "".join("." if letter == "?" else re.escape(letter) for letter in piece) for piece in pattern.split("*")
     )
@@ -198,10 +199,10 @@ class Grants:
     """What the policies of one user permit.
 
     Args:
-        user: stands for ``${user}`` in resources; a name without wildcards.
-        statements: of all of the user's policies.
+        user: the name, without wildcards, that replaces ``${user}`` in resources.
+        statements: the statements of all of the user's policies.
 
-    Cost: of a question a few microseconds a statement.
+    Cost of a query: a few microseconds for each statement.
     """
 
     def __init__(self, user: str, statements: Iterable[Statement]) -> None:
@@ -218,7 +219,7 @@ class Grants:
         self._roles: dict[str | None, Role | None] = {}
 
     def permits(self, permission: Permission) -> bool:
-        """Whether a permission is given."""
+        """Whether a permission is granted."""
         action, resource = permission.action, permission.resource
         names = (resource, *permission.aliases)
         if action not in ACTIONS:
@@ -229,7 +230,7 @@ class Grants:
         return _is_named(self._allow, action, resource) and not is_denied
 
     def _covers(self, action: str, prefix: str, *aliases: str) -> bool:
-        """Whether an action is permitted on everything whose name begins with a prefix: never more than is."""
+        """Whether an action is permitted on all names with a prefix. False may be wrong; True never is."""
         is_allowed = any(
             _is_action(actions, action)
             and any(pattern.endswith("*") and _matches(pattern, prefix) for pattern in resources)
@@ -286,7 +287,7 @@ def _is_named(statements: Iterable[tuple[tuple[str, ...], tuple[str, ...]]], act
 
 
 def _may_meet(pattern: str, prefix: str) -> bool:
-    """Whether a pattern may match something that begins with a prefix."""
+    """Whether a pattern may match a name that begins with a prefix."""
     head = _literal_head(pattern)
     if head == pattern:  # it has no wildcard
         return pattern.startswith(prefix)
@@ -319,7 +320,7 @@ BUILT_IN: Final[dict[str, tuple[Statement, ...]]] = {
         ),
     ),
 }  # fmt: skip
-"""Policies that are there from the beginning, by the names that lakeFS gives them."""
+"""Policies that exist from the beginning, by the names that lakeFS gives them."""
 
 BUILT_IN_GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Admins": ("FSFullAccess", "AuthFullAccess", "RepoManagementFullAccess"),
@@ -327,5 +328,5 @@ BUILT_IN_GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Developers": ("FSReadWriteAll", "PRReadWriteAll", "AuthManageOwnCredentials", "RepoManagementReadAll"),
     "Viewers": ("FSReadAll", "AuthManageOwnCredentials"),
 }
-"""Groups that are there from the beginning, with their policies. Viewers have the role ``read``, Developers ``write``
+"""Groups that exist from the beginning, with their policies. Viewers have the role ``read``, Developers ``write``
 and Admins ``admin``, for what has no permission of its own (`Grants.role`)."""

@@ -1,4 +1,4 @@
-"""What one serving process is given, and what a server reports once it answers. Plain data."""
+"""The settings of one serving process, and the report of a server once it answers. Plain data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ServerSettings:
     Attributes:
         endpoint: the URL at which the server answers.
         access_log: ``"-"``, a file, or None.
-        signing_key: of URLs that the server signs itself; the same in all workers, and in all servers with the S3 key.
-        s3_key: what the secrets of access keys are made from; None: there is no S3 gateway.
+        signing_key: key of URLs that the server signs; the same in all workers, and in all servers with the S3 key.
+        s3_key: the key from which the secrets of access keys are derived; None: there is no S3 gateway.
     """
 
     storage_url: str
@@ -33,8 +33,8 @@ class Started:
     """A server that answers.
 
     Attributes:
-        access_key, secret: at the very first start the first access key, whose role is admin; else None. The secret is
-            shown here and nowhere else.
+        access_key, secret: the first access key, whose role is admin, at the very first start; else None. The secret
+            is shown only here.
         speaks_s3: whether it answers S3.
     """
 
@@ -48,7 +48,7 @@ class Started:
         """What to print for a person.
 
         Args:
-            clients: with what each family of clients needs, which a first start has anyway.
+            clients: add what each family of clients needs; the first start always adds it.
         """
         lines = [f"lakebed serves {self.storage_url} at {self.endpoint}"]
         if self.access_key is not None and self.secret is not None:

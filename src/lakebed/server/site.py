@@ -1,6 +1,6 @@
 """`RepositorySite`: repositories, access keys and the audit log, as `lakebed.http` serves them.
 
-Owns: what handlers use, and what they take: `RepositoryCall`.
+Owns: `RepositorySite`, which handlers use, and `RepositoryCall`, which they take.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from lakebed.server.places import name_place
 from lakebed.server.uploads import SmallUploads
 
 _LATE_LINES_S: Final = 0.5
-"""How long lines of the audit log wait for others, where the reply does not wait for them."""
+"""How long lines of the audit log wait for further lines, if no reply waits for them."""
 _ENDPOINT: Final = "lakebed.endpoint"
-"""Where the scope of a request holds what its caller was found to be permitted."""
+"""The key in the scope of a request of the endpoint that its caller was permitted to use."""
 _BODY_NEEDS: Final = "lakebed.body_needs"
-"""Where the scope of a user's request holds what its body needs."""
+"""The key in the scope of a user's request of what its body needs."""
 
 B = TypeVar("B")
 R = TypeVar("R")
 
 
 def is_on_disk(storage_url: str) -> bool:
-    """Whether a storage is a folder or the memory of this machine."""
+    """Whether a storage is a folder of this machine, or its memory."""
     return parse_url(storage_url).scheme in ("file", "memory")
 
 
 _SUBJECTS: Final = ("branch", "tag", "access_key", "group", "user", "policy", "pull_request")
-"""Parts of paths that name what is changed: the first that a path has."""
+"""Parameters of paths that name the changed object; the first that a path has is used."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class RepositorySite:
         """A repository by name. Raises `NotFound`.
 
         Args:
-            is_proven_later: the caller goes on to read a snapshot of the records, or to write them with a condition.
+            is_proven_later: the caller then reads a snapshot of the records, or writes them with a condition.
         """
         catalog = local_catalog(self.repositories)
         if catalog.key_value.is_local:
@@ -109,8 +109,8 @@ class RepositorySite:
     async def authenticate(self, header: bytes | None) -> Principal:
         """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
 
-        Cost: of a header that was verified a short while ago 1 us; else as `AccessKeys.verify`, inline where the
-        key-value store answers from memory.
+        Cost: 1 us for a recently verified header; else as `AccessKeys.verify`, inline if the key-value store answers
+        from memory.
         """
         known = None if header is None else self.keys.recall(header)
         if known is not None:
@@ -122,7 +122,7 @@ class RepositorySite:
         return await run_in(self.serving.pools.quick, self.keys.verify, header, access_key=access_key, secret=secret)
 
     def authorize(self, principal: Principal, endpoint: Endpoint, scope: Scope) -> None:
-        """Refuse what an access key may not do; what the body decides is left to `RepositoryCall.read`."""
+        """Refuse a request that an access key may not make; `RepositoryCall.read` checks what depends on the body."""
         assert endpoint.needs is not None
         scope[_ENDPOINT] = endpoint
         path: Mapping[str, str] = scope["path_params"]
@@ -140,11 +140,11 @@ class RepositorySite:
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
     ) -> RepositoryCall:
-        """What a handler takes."""
+        """The call that a handler takes."""
         return RepositoryCall(self, scope, receive, principal=principal, request_id=request_id)
 
     async def audit(self, change: Change) -> None:
-        """Write a line of the audit log; those of commits to tables together, soon."""
+        """Write a line of the audit log. Lines of commits to tables are written together, soon after."""
         path = change.path
         subject = change.subject or next((path[name] for name in _SUBJECTS if name in path), "")
         line = AuditLine(
@@ -176,7 +176,7 @@ class RepositorySite:
         return error_reply(error, request_id=request_id, statuses=statuses, root_url=self.repositories.url)
 
     def close(self) -> None:
-        """Wait for running calls; close the repositories; write what is buffered."""
+        """Wait for running calls; close the repositories; write the buffered lines."""
         self.serving.pools.close()
         self._flush_audit_log()
         try:
@@ -189,7 +189,7 @@ class RepositoryCall(Call):
     """A request of a repository server.
 
     Attributes:
-        principal: the caller; of public endpoints None.
+        principal: the caller; None for public endpoints.
     """
 
     __slots__ = ("principal", "site")
@@ -232,7 +232,7 @@ class RepositoryCall(Call):
         return body
 
     async def check_late(self, elapsed_s: float) -> None:
-        """Who has begun a body may send its end hours later: the key may be revoked by then, or a policy changed."""
+        """Check the caller again: when the body ends, perhaps hours later, a key may be revoked or a policy changed."""
         endpoint: Endpoint | None = self.scope.get(_ENDPOINT)
         if self.principal is None or endpoint is None:
             return
@@ -243,7 +243,7 @@ class RepositoryCall(Call):
     async def store_small(
         self, context: RepositoryContext, branch: str, upload: SmallUpload, *, size_bytes: int
     ) -> Entry:
-        """Store and stage a small object, together with others that came at the same time where that is faster."""
+        """Store and stage a small object, together with others that came at the same time if that is faster."""
         if self.serving.reads_inline:
             return await self.site.uploads.store(context, branch, upload, size_bytes=size_bytes)
         [outcome] = await self.quick(upload_many, context, branch, [upload])
@@ -254,7 +254,7 @@ class RepositoryCall(Call):
     async def read_small(
         self, context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None
     ) -> memoryview:
-        """The bytes of a small object: at once where this machine has them in memory, else in a pool.
+        """The bytes of a small object: at once if this machine has them in memory, else read in a pool.
 
         Raises as `lakebed.repo.objects.data.read`.
         """
@@ -269,7 +269,7 @@ class RepositoryCall(Call):
             check_permission(self.principal, name_place(permission, root_url=self.site.repositories.url))
 
     def check_link(self, context: RepositoryContext, address: str) -> None:
-        """Refuse a user who may not import, where an address is outside of the repository."""
+        """Refuse a user who may not import, if an address is outside of the repository."""
         if not address.startswith(context.store.root_url + "/"):
             self.check(Permission("fs:ImportFromStorage", NAMESPACES + address))
 
@@ -289,10 +289,10 @@ class RepositoryCall(Call):
         return grants.permits(Permission("fs:ReadObject", object_resource(self.path["repository"], path)))
 
     async def optional_principal(self) -> Principal | None:
-        """The caller of a public endpoint that shows more to some; None: the request has no credentials.
+        """The caller of a public endpoint that shows more to some callers; None: the request has no credentials.
 
         Raises:
-            InvalidRequest: kind ``unauthorized``: it has, and they are not valid.
+            InvalidRequest: kind ``unauthorized``: the credentials are not valid.
         """
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.authenticate(header)
@@ -303,9 +303,9 @@ class RepositoryCall(Call):
         """The repository that the path names, limited to what the caller may use.
 
         Args:
-            force: changeable although it is read-only.
+            force: allow changes although the repository is read-only.
             is_proven_later: as `RepositorySite.context`.
-            name: of another repository, which the caller may use.
+            name: name of another repository, which the caller may use; None: the one of the path.
 
         Raises `NotFound`.
         """
@@ -317,12 +317,12 @@ class RepositoryCall(Call):
         return replace(context, foreign=context.foreign.of(context.name, is_limited=True))
 
     async def give_up(self, change: Callable[[RepositoryContext], R], *, force: bool = False) -> R:
-        """Run a change that gives up what a collection may then take: on a full disk it may use the reserve.
+        """Run a change that frees objects for collection: on a full disk it may use the reserve.
 
-        So may the look at the repository, which writes where an earlier change has an unknown outcome.
+        The lookup of the repository may use it too: it writes if an earlier change has an unknown outcome.
 
         Args:
-            force: as of `context`.
+            force: as `context`.
 
         Raises `NotFound`, and what the change raises.
         """
