@@ -1,8 +1,8 @@
-"""A storage belongs to one ledger: the object ``_fleet/owner.json`` has its id, and a control plane looks at it first.
+"""The claim of a ledger on a storage: the object ``_fleet/owner.json`` has the ledger's id. A control plane checks it.
 
 A second ledger over the same storage would number transactions from 1 again, overwrite what the first one committed,
-and take it for garbage. A storage that names no ledger is new, of before there was the object, or not the one that the
-ledger knows: the last shows in the manifests of tenants, none of which is there.
+and treat it as garbage. A storage that names no ledger is new, was written before this object existed, or is not the
+storage of the ledger. In the last case it has none of the manifests of the ledger's tenants.
 
 Format (version 1, JSON, DO NOT CHANGE)::
 
@@ -27,21 +27,21 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
 _SOUGHT_MAX: Final = 100
-"""Tenants whose manifests are looked for in a storage that names no ledger. Of one of them it may be lost."""
+"""Most tenants whose manifests are looked for in a storage that names no ledger. One manifest alone may be lost."""
 
 
 class Owner(Document, frozen=True):
-    """What the object has."""
+    """The content of ``_fleet/owner.json``."""
 
     ledger: str
 
 
 def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environment) -> None:
-    """Take a storage for a ledger, or check that it is the ledger's.
+    """Claim a storage for a ledger, or check that it belongs to the ledger.
 
     Raises:
         Conflict: kind ``storage_of_another_ledger``; ``storage_without_tenants``: the storage names no ledger, and has
-            nothing of the tenants that the ledger has.
+            no manifest of the ledger's tenants.
         Corruption: the object does not name a ledger.
         UnsupportedFormat: a newer lakebed wrote it.
         Unavailable: ledger or storage does not answer.
@@ -64,7 +64,7 @@ def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environm
 
 
 def check_storage(storage: ObjectStore, ledger: Ledger) -> None:
-    """Check that a storage is the ledger's, as `claim_storage`, and write nothing.
+    """Check that a storage belongs to the ledger, as `claim_storage`, but write nothing.
 
     Raises as `claim_storage`. Cost: 1 GET and 1 read of the ledger.
     """
@@ -88,7 +88,7 @@ def _check_owner(storage: ObjectStore, owner: Owner, ledger_id: str | None) -> N
 
 
 def _check_tenants(storage: ObjectStore, ledger: Ledger) -> None:
-    """Raise `Conflict` when tenants of the ledger have committed, and the storage has the last manifest of none."""
+    """Raise `Conflict` if tenants of the ledger have committed, but the storage has none of their last manifests."""
     sought = list(islice((record for record in ledger.tenants() if record.manifest is not None), _SOUGHT_MAX))
     if not sought or any(_has_manifest(storage, ledger, record) for record in sought):
         return
@@ -105,7 +105,7 @@ def _check_tenants(storage: ObjectStore, ledger: Ledger) -> None:
 
 
 def _has_manifest(storage: ObjectStore, ledger: Ledger, record: TenantRecord) -> bool:
-    """Whether a tenant's last manifest is there; one that a commit has replaced meanwhile counts by the next one."""
+    """Whether a tenant's last manifest exists. If a commit has replaced it meanwhile, the next manifest counts."""
     while True:
         try:
             read_manifest(record, storage)

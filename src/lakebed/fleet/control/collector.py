@@ -1,10 +1,13 @@
 """The collector: deletes what finished transactions left, and what deleted tenants left.
 
-Owns: the order of deletions. A committed transaction: its deadlist is read, and what it names is deleted with what the
-commit made unneeded, no LIST; after a settle time, after holds of older states, and in the order of the commits (so a
-deadlist that is deleted one commit later has been executed). A rejected one: its prefix is listed and deleted, and once
-more after a settle time. The task in the ledger goes last, so a crash at any moment repeats the work; a missing object
-is normal.
+Owns: the order of deletions.
+
+- A committed transaction: the collector deletes the objects that its deadlist names, and those that the commit made
+  unneeded. This needs no LIST. It waits for a settle time and for holds of older states. Commits are collected in their
+  order, so a deadlist, which is deleted one commit later, has been executed by then.
+- A rejected transaction: the collector lists and deletes its prefix, and once more after a settle time.
+
+The task in the ledger is removed last, so a crash at any moment only repeats work. A missing object is normal.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _OBJECTS: Final = default_registry.counter(
 
 
 _PASS_S: Final = 0.5
-"""Least time between two looks at one tenant's tasks."""
+"""Least time between two passes over one tenant's tasks."""
 
 
 class Collector:
@@ -59,7 +62,7 @@ class Collector:
         self._pool.close()
 
     def add(self, tasks: Iterable[CollectTask]) -> None:
-        """Tasks that were written to the ledger. Of commits only the time of the first is kept."""
+        """Schedule tasks that were written to the ledger. For commits, only the time of the first is kept."""
         now_s = self._context.now_s()
         for task in tasks:
             if task.kind is TransactionState.COMMITTED:
@@ -72,7 +75,7 @@ class Collector:
                 self._rejected_due.setdefault(key, now_s)
 
     def remove_tenant(self, tenant: str) -> None:
-        """A tenant is deleted: remove what is left of it once its transactions are over."""
+        """Schedule the removal of what is left of a deleted tenant, once its transactions are over."""
         self._removals[tenant] = self._context.now_s()
 
     # ---- one round
@@ -96,10 +99,10 @@ class Collector:
                 self._remove(tenant)
 
     def _collect_commits(self, tenant: str) -> None:
-        """Due tasks of a tenant's commits in their order, up to the first that cannot be done now.
+        """Execute the due tasks of a tenant's commits in their order, up to the first that cannot be done now.
 
-        They are read from the ledger, which has those of other control planes too: a task is written with its commit,
-        so the older ones are there, or done.
+        The tasks are read from the ledger, which has those of other control planes too. A task is written with its
+        commit, so older tasks are either there or done.
         """
         try:
             left_s = self._collect_in_order(tenant)
@@ -135,13 +138,13 @@ class Collector:
         return (since_ms + self._context.options.grace_ms - self._context.now_ms()) / 1000
 
     def _collect_commit(self, task: CollectTask) -> float | None:
-        """Delete what a commit made unneeded; seconds until it may be, or None when it is done."""
+        """Delete what a commit made unneeded. Return the seconds until that is allowed, or None when it is done."""
         left_s = self._settle_wait_s(task.since_ms)
         if left_s > 0:
             return left_s
         ledger = self._context.ledger
         try:
-            record = ledger.tenant(task.tenant, fresh=True)  # a hold that another control plane has granted counts
+            record = ledger.tenant(task.tenant, fresh=True)  # a hold that another control plane granted counts too
         except NotFound:  # deleted, with all its objects
             ledger.replace_task(task, None)
             return None
@@ -157,7 +160,7 @@ class Collector:
         return None
 
     def _dead(self, task: CollectTask) -> tuple[str, ...]:
-        """What a deadlist names. A missing one was executed, and deleted with the next commit's."""
+        """The paths in a task's deadlist. A missing deadlist was executed, and deleted with the next commit's task."""
         if task.deadlist is None:
             return ()
         try:
@@ -195,7 +198,7 @@ class Collector:
         _COLLECTED.add(1, task.kind.value)
 
     def _sweep(self, tenant: str, paths: tuple[str, ...], *, why: str) -> None:
-        """Delete objects of a tenant. Raises `Unavailable` when not all could be."""
+        """Delete objects of a tenant. Raises `Unavailable` if some could not be deleted."""
         inside = f"{layout.tenant_folder(tenant)}/"
         doomed = tuple(Deletable(path, 0, why) for path in dict.fromkeys(paths) if path.startswith(inside))
         if not doomed:
@@ -208,7 +211,7 @@ class Collector:
     # ---- deleted tenants
 
     def _remove(self, tenant: str) -> None:
-        """Remove all that a deleted tenant left, when none of its transactions can write any more."""
+        """Remove everything that a deleted tenant left, once none of its transactions can write any more."""
         ledger = self._context.ledger
         again_s = self._context.retry_at_s()
         try:

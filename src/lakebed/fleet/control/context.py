@@ -1,8 +1,8 @@
 """What the parts of a control plane share: ledger, nodes, settings, events.
 
-Owns: `Events`, which are kept in memory until the end of a round and then written at once. They are for operators;
-nothing rests on them, so one that cannot be written is dropped. Each is behind those that were there, also when a clock
-was set back, so that who follows them sees it.
+Owns: `Events`, which are kept in memory until the end of a round and then written together. They are for operators. No
+decision depends on them, so an event that cannot be written is dropped. A new event's position is after all existing
+ones, even if a clock was set back, so that a reader that follows the events sees it.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ _DIGITS: Final = 13
 
 
 class ManagedLog(Protocol):
-    """What the control plane needs of a log; `lakebed.fleet.log` has the whole."""
+    """The part of a log that the control plane needs; see `lakebed.fleet.log.port.Log`."""
 
     def create(self, timeline: str, *, after: int = 0) -> None:
-        """Begin a timeline; again is a no-op."""
+        """Begin a timeline. Idempotent."""
 
     def bounds(self, timeline: str) -> LogBounds:
-        """What a timeline has. Raises `NotFound`: it was dropped, or never created."""
+        """The LSNs that a timeline has. Raises `NotFound`: it was dropped, or never created."""
 
     def prune(self, timeline: str, through: int) -> None:
         """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
 
     def seal(self, timeline: str) -> int:
-        """Let no append succeed any more; again is a no-op. Raises `NotFound`: it was dropped, or never created."""
+        """Let no append succeed any more. Idempotent. Raises `NotFound`: it was dropped, or never created."""
 
     def drop(self, timeline: str) -> None:
-        """Delete a timeline's records, so that it is never created again; again is a no-op."""
+        """Delete a timeline's records, so that it is never created again. Idempotent."""
 
     def close(self) -> None:
-        """Release connections and threads; again is a no-op."""
+        """Release connections and threads. Idempotent."""
 
 
 class Events:
-    """What operators want to know later."""
+    """The events of this control plane, until they are in the ledger."""
 
     def __init__(self, ledger: Ledger, *, environment: Environment, kept_max: int) -> None:
         self._ledger = ledger
@@ -65,7 +65,7 @@ class Events:
         self._waiting: list[Event] = []
         self._kept = 0
         self._newest = ""
-        """Position of the last event that is known."""
+        """Position of the last known event."""
 
     def add(self, kind: str, message: str, *, tenant: str = "", node: str = "", took_ms: int = 0) -> None:
         """Note an event."""
@@ -76,12 +76,12 @@ class Events:
             self._waiting.append(Event(now_ms, kind, message, tenant=tenant, node=node, took_ms=took_ms))
 
     def flush(self) -> None:
-        """Write what was noted, and forget the oldest. Cost: 1 scan and 1 write, if there is anything."""
+        """Write the noted events, and delete the oldest. Cost: 1 scan and 1 write, if there are any."""
         events, self._waiting = self._waiting, []
         if not events:
             return
         try:
-            since = self._ledger.events(after=self._newest, limit=2 * self._kept_max)  # also of other control planes
+            since = self._ledger.events(after=self._newest, limit=2 * self._kept_max)  # of all control planes
             if since:
                 self._kept, self._newest = self._kept + len(since), since[-1][0]
             excess = self._kept + len(events) - self._kept_max
@@ -111,13 +111,14 @@ class ControlContext:
     log: ManagedLog | None
 
     def port(self, member: Member) -> NodePort:
-        """A node, to be called."""
+        """The port of a node."""
         return self.nodes(member.record)
 
     def begin_log(self, tenant: str, main: str) -> bool:
-        """Begin the log of a new tenant's first timeline, by its id; whether it is there.
+        """Begin the log of a new tenant's first timeline, by its id. Return whether the log has the timeline now.
 
-        Done before each location is sent until the tenant has committed, so a log that is away delays the tenant.
+        This precedes each location that is sent before the tenant's first commit. So a log that does not answer delays
+        the tenant.
         """
         try:
             if self.log is not None:
@@ -128,7 +129,7 @@ class ControlContext:
         return True
 
     def has_log(self, tenant: str, main: str) -> bool:
-        """Whether the log has rows, or had some, of a new tenant's first timeline; False where it does not answer."""
+        """Whether the log has or had rows of a new tenant's first timeline; False if the log does not answer."""
         try:
             return self.log is not None and self.log.bounds(log_key(tenant, main)).last > 0
         except LakebedError:
@@ -143,12 +144,12 @@ class ControlContext:
         return self.environment.clock.monotonic_s()
 
     def retry_at_s(self) -> float:
-        """When what is not answered now is asked again, as `now_s` counts."""
+        """When to repeat a call that is not answered now, in the time of `now_s`."""
         return self.now_s() + self.options.retry_s
 
 
 def tell_of_lost_state(events: Events, record: TenantRecord, node: NodeRecord) -> None:
-    """Add an event if a node that starts has rejected transactions in a tenant, and not their local state any more."""
+    """Add an event if a starting node has rejected transactions in a tenant but lost their local state."""
     lost = [
         transaction.id
         for transaction in pending_of(record)

@@ -1,10 +1,11 @@
-"""Nodes as the control plane knows them: who is alive, who gets the next tenant.
+"""Nodes as the control plane knows them: which are alive, and which gets the next tenant.
 
-Owns: heartbeats, and the verdict that a node is silent. Invariants: silence is counted in the control plane's own
-waking time, so one that has just started or stood still gives every node a fresh interval; when more than half of the
-nodes fall silent at once, it doubts itself first. A wrong verdict costs work, never data.
+Owns: heartbeats, and the verdict that a node is silent. Invariants: silence is measured in the time in
+which the control plane itself ran, so after a start or a standstill every node gets a fresh interval. When more than
+half of the nodes fall silent at once, the control plane first suspects itself and waits. A wrong verdict costs work,
+never data.
 
-Does not know: tenants, the ledger. Threads call it at once; every access of its maps is one step of the interpreter.
+Does not know: tenants, the ledger. Several threads may call it: each access to its maps is one step of the interpreter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import Heartbeat, NodeStatus, TenantLoad
 
 _BYTES_OF_A_TENANT = 64 << 20
-"""So many bytes in memtables weigh as much as one tenant more."""
+"""This many bytes in memtables weigh as much as one more tenant."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,16 +29,16 @@ class Member:
     record: NodeRecord
     heard_s: float
     is_ready: bool = False
-    """Its process has asked what it has, or sent a heartbeat: it takes locations."""
+    """Its process has asked for its locations, or sent a heartbeat: it takes locations."""
     is_synced: bool = False
-    """What it has was compared with the ledger."""
+    """Its tenants were compared with the ledger."""
     tenant_count: int = 0
     promised: int = 0
     """Tenants attached to it since its last heartbeat."""
     unflushed_bytes: int = 0
     loads: dict[str, TenantLoad] = field(default_factory=dict)
     retry_at_s: float = 0.0
-    """It did not answer: no call before this time."""
+    """It did not answer a call: call it again from this time on."""
 
     @property
     def is_usable(self) -> bool:
@@ -46,7 +47,7 @@ class Member:
 
     @property
     def weight(self) -> float:
-        """How much it has to do."""
+        """A measure of its load."""
         return self.tenant_count + self.promised + self.unflushed_bytes / _BYTES_OF_A_TENANT
 
 
@@ -73,7 +74,7 @@ class Members:
         return self._members.get(node)
 
     def learn(self, record: NodeRecord) -> Member:
-        """Take over a node's record; a new incarnation, or one that was silent, begins anew."""
+        """Keep a node's record. A new incarnation begins anew, and so does a node that is not silent any more."""
         known = self._members.get(record.node)
         if known is not None and known.record.incarnation == record.incarnation:
             if known.record.is_silent and not record.is_silent:
@@ -84,7 +85,7 @@ class Members:
         return new
 
     def hear(self, heartbeat: Heartbeat) -> bool:
-        """A node is alive; whether it is known as it says it is."""
+        """Record that a node is alive. Return whether it is known with its incarnation."""
         member = self._members.get(heartbeat.node)
         if member is None or member.record.incarnation != heartbeat.incarnation or member.record.is_silent:
             return False
@@ -96,7 +97,7 @@ class Members:
         return True
 
     def overdue(self) -> list[Member]:
-        """Nodes that have fallen silent; call it every `ControlOptions.tick_ms`. The caller marks them."""
+        """Return nodes that have fallen silent, for the caller to mark. Call this every `ControlOptions.tick_ms`."""
         now_s, silent_s = self._clock.monotonic_s(), self._options.silent_ms / 1000
         slept, self._looked_s = now_s - self._looked_s > silent_s, now_s
         alive = [member for member in self.all() if member.is_usable]
@@ -114,25 +115,25 @@ class Members:
         return late if now_s - self._doubts_since_s >= self._options.doubt_ms / 1000 else []
 
     def is_usable(self, node: str) -> bool:
-        """Whether tenants may stay on a node. One that is not known is gone."""
+        """Whether tenants may stay on a node. An unknown node is gone."""
         member = self._members.get(node)
         return member is not None and member.is_usable
 
     def answers(self, node: str) -> Member | None:
-        """A node that can be called now."""
+        """A node, if it can be called now; else None."""
         member = self._members.get(node)
         if member is None or not member.is_ready or not member.is_usable:
             return None
         return member if member.retry_at_s <= self._clock.monotonic_s() else None
 
     def note_failure(self, node: str) -> None:
-        """A call was not answered: pause."""
+        """Pause calls of a node that did not answer one."""
         member = self._members.get(node)
         if member is not None:
             member.retry_at_s = self._clock.monotonic_s() + self._options.retry_s
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
-        """The node with the least to do; None: there is none."""
+        """The node with the least load; None: no node can take a tenant."""
         excluded = set(not_on)
         candidates = [
             member
@@ -145,7 +146,7 @@ class Members:
         return min(candidates, key=lambda candidate: (candidate.weight, candidate.record.node), default=None)
 
     def statuses(self) -> list[NodeStatus]:
-        """All nodes, as they are shown."""
+        """The status of all nodes."""
         now_s = self._clock.monotonic_s()
         return [
             NodeStatus(

@@ -1,8 +1,9 @@
-"""`ControlPlane`: what nodes, clients and operators ask, and the rounds that look after nodes and tenants.
+"""`ControlPlane`: the calls of nodes, clients and operators, and the rounds that maintain nodes and tenants.
 
-Owns: how a call becomes a step of the ledger, and what is looked at after it. Invariants: no decision rests on what
-this process remembers but the verdict that a node is silent. So any number of control planes may run over one ledger,
-each may decide anything at any time, and one that is killed at any moment is continued by the next.
+Owns: how a call becomes a step of the ledger, and what a round checks after it. Invariants: decisions depend on the
+ledger only, not on what this process remembers, except for the verdict that a node is silent. So any number of control
+planes may run over one ledger, each may decide anything at any time, and another one continues the work of one that is
+killed at any moment.
 
 Does not know: HTTP, or how a step follows from a record (`lakebed.fleet.machine`).
 """
@@ -44,7 +45,7 @@ from lakebed.runtime import Environment
 BATCH_COUNT_MAX: Final = 1_000
 """Most requests of one call."""
 FINISHED_COUNT_MAX: Final = 1_000
-"""Most finished transactions that are shown."""
+"""Most finished transactions in one answer."""
 
 _COMMITS: Final = default_registry.counter(
     "lakebed_fleet_commits_total", help_text="Requests to commit, by verdict.", label_names=("verdict",)
@@ -67,9 +68,9 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
     Args:
         ledger: open; it stays open at `close`.
         storage: the root of the fleet's objects.
-        log: is pruned; None: there is none.
-        nodes: a node to be called, by its record.
-        on_defect: receives an error of a round that no code foresees; the other rounds continue. None: it is raised.
+        log: the log, which is pruned; None: there is none.
+        nodes: returns the port of a node, by its record.
+        on_defect: receives an unexpected error of a round; the other rounds continue. None: the error is raised.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
     # ---- rounds
 
     def tick_once(self) -> None:
-        """One round of everything; call it every `ControlOptions.tick_ms`.
+        """Run one round of everything. Call it every `ControlOptions.tick_ms`.
 
         Raises `Fenced`, `Closed` of the ledger; what it does not answer now is tried again in a later round.
         """
@@ -116,15 +117,15 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         self.work_once()
 
     def attend_once(self) -> None:
-        """Attach tenants that have no node, and tell nodes what they have.
+        """Attach tenants that have no node, and send nodes their locations.
 
-        A process runs it apart from `work_once`: a failover does not wait for the store, or for the target of a
-        relocation.
+        A process runs it in another thread than `work_once`, so that a failover does not wait for the store or for the
+        target of a relocation.
         """
         self._try(self.reconcile_once)
 
     def work_once(self) -> None:
-        """One round of what may wait for nodes and for the store."""
+        """Run one round of the work that may wait for nodes and for the store."""
         for step in (self.scan_once, self._seals.seal_once, self.relocate_once, self.collect_once, self.prune_once):
             self._try(step)
         self._events.flush()
@@ -142,7 +143,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             self._on_defect(error)
 
     def detect_once(self) -> None:
-        """Mark nodes that have fallen silent, and make their tenants due. Cost: 1 write and a scan a silent node."""
+        """Mark nodes that have fallen silent, and make their tenants due. Cost: 1 write and 1 scan for each."""
         for member in self._members.overdue():
             node = member.record.node
             try:
@@ -166,7 +167,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         self._members.learn(self._ledger.change_node(silent.node, decide))
 
     def scan_once(self) -> None:
-        """Read the whole ledger, when that is due: at the start, and every `ControlOptions.scan_interval_ms`."""
+        """Read the whole ledger if that is due: at the start, and every `ControlOptions.scan_interval_ms`."""
         now_s = self._context.now_s()
         if now_s < self._scan_s:
             return
@@ -185,7 +186,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             self._relocations.drain(node, tenants)
 
     def _look_at(self, record: TenantRecord) -> None:
-        """What one tenant needs after a scan."""
+        """Make due what one tenant needs after a scan."""
         nodes = records.nodes_of(record)
         needs = record.preferred is None or not all(map(self._members.is_usable, nodes))
         if record.is_deleted:
@@ -201,7 +202,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         self._scan_s = min(self._scan_s, self._context.now_s())
 
     def reconcile_once(self) -> None:
-        """Attach tenants whose node is gone, and tell nodes what they have."""
+        """Attach tenants whose node is gone, and send nodes their locations."""
         self._reconciler.reconcile_once()
 
     def relocate_once(self) -> None:
@@ -260,7 +261,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         )
 
     def _learn_node(self, heartbeat: ports.Heartbeat) -> bool:
-        """Whether the node registered with another control plane."""
+        """Load a node that registered with another control plane. Return whether there is one."""
         node = self._ledger.node(heartbeat.node)
         if node is None or node.incarnation != heartbeat.incarnation or node.is_silent or node.is_decommissioned:
             return False
@@ -328,7 +329,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
     def _decide_each(
         self, requests: Sequence[Q], decide: Callable[..., Step[R]], no_such: R
     ) -> Iterator[tuple[Q, R, Step[R] | None]]:
-        """Each request with its reply and the step that was made; without its tenant, `no_such` and no step."""
+        """Yield each request with its reply and the step that was made; for an unknown tenant `no_such` and no step."""
         steps: dict[int, Step[R]] = {}
 
         def change_of(at: int, request: Q) -> Callable[[TenantRecord], Step[R]]:
@@ -348,11 +349,11 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             yield request, no_such if isinstance(outcome, NotFound) else outcome, steps.get(at)
 
     def _find_finished(self, record: TenantRecord, txn: int) -> Transaction | None:
-        """A transaction that is not in its tenant's record any more."""
+        """A finished transaction, if it is not in its tenant's record any more."""
         return self._ledger.finished(record.tenant, txn) if records.may_be_finished(record, txn) else None
 
     def _follow_commit(self, request: ports.CommitRequest, step: Step[ports.CommitReply]) -> None:
-        """What follows an answer: collection and pruning after a grant, a detach after a rejection."""
+        """Schedule what follows an answer: collection and pruning after a grant, a detach after a rejection."""
         tenant, record = request.tenant, step.record
         if step.reply.verdict == machine.REJECTED:
             attachment = records.attachment_of(record, request.node)
@@ -412,9 +413,9 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         return record
 
     def _check_log_is_new(self, new: TenantRecord) -> None:
-        """Raise `Conflict` when the log has rows of a tenant that the ledger has never had: they would become its own.
+        """Raise `Conflict` if the log has rows of a tenant that the ledger never had: the new tenant would get them.
 
-        The ledger knows of a tenant before the log does.
+        The ledger always knows a tenant before the log does.
         """
         if not self._context.has_log(new.tenant, records.main_of(new)):
             return
@@ -447,7 +448,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         return list(self._ledger.tenants())
 
     def some_tenants(self, *, after: str, limit: int) -> list[TenantRecord]:
-        """At most `limit` tenants behind a name, by name."""
+        """At most `limit` tenants after a name, by name."""
         return list(islice(self._ledger.tenants(after=after), limit))
 
     def tenant(self, tenant: str) -> TenantRecord:

@@ -1,8 +1,8 @@
-"""The reconciler: what the ledger says a node has, and what it has, become the same.
+"""The reconciler: it makes what a node has equal to what the ledger says.
 
-Owns: attaching tenants whose node is gone, and telling nodes what they have. Every step looks at the ledger first and
-changes nothing when there is nothing to do, so it may be repeated, and another process may continue it. Nothing that it
-remembers is needed: it is what is due soonest; a scan of the ledger finds all of it again.
+Owns: the attachment of tenants whose node is gone, and the delivery of locations to nodes. Every step reads the ledger
+first and changes nothing if there is nothing to do, so it may be repeated, and another process may continue it. The
+reconciler only remembers what is due soonest; a scan of the ledger finds all of this again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from lakebed.metrics import default_registry
 R = TypeVar("R")
 
 UNFINISHED_COUNT_MAX: Final = 200
-"""Unfinished transactions of a tenant, above which a node that says that it is broken is attached anew only after it
-has acknowledged some: each attach adds one to the record."""
+"""Most unfinished transactions of a tenant with which a broken attachment is replaced.
+
+Above this, the node must acknowledge some first, because each attach adds one to the record.
+"""
 
 _ATTACHES: Final = default_registry.counter(
     "lakebed_fleet_attaches_total", help_text="Tenants attached to a node, by the control plane's own decision."
@@ -37,27 +39,27 @@ _DELIVERIES: Final = default_registry.counter(
 
 @dataclass(slots=True)
 class Draft:
-    """Several steps of one record as one."""
+    """Several steps of one record, combined into one."""
 
     record: TenantRecord
     finished: list[Transaction] = field(default_factory=list)
     tasks: list[CollectTask] = field(default_factory=list)
 
     def take(self, step: Step[R]) -> R:
-        """Add a step; its reply."""
+        """Add a step. Return its reply."""
         self.record = step.record
         self.finished += step.finished
         self.tasks += step.tasks
         return step.reply
 
     def step(self) -> Step[TenantRecord]:
-        """All of them."""
+        """The combined step."""
         return Step(self.record, self.record, tuple(self.finished), tuple(self.tasks))
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one node is to be told of one tenant."""
+    """A message to one node about one tenant."""
 
     node: str
     location: Location
@@ -68,7 +70,7 @@ class Reconciler:
 
     Args:
         context: of the control plane.
-        collect: takes the collector's tasks that a repair has written.
+        collect: receives the collector's tasks that a repair wrote.
     """
 
     def __init__(self, context: ControlContext, *, collect: Callable[[Iterable[CollectTask]], None]) -> None:
@@ -92,21 +94,21 @@ class Reconciler:
         self._due[tenant] = min(at_s, self._due.get(tenant, at_s))
 
     def detach(self, tenant: str, node: str) -> None:
-        """Tell a node that it does not have a tenant, unless the ledger says that it has."""
+        """Tell a node to forget a tenant, unless the ledger says that the node has it."""
         self._delivered.pop((tenant, node), None)
         self._detaches[tenant, node] = self._context.now_s()
 
     def forget(self, node: str) -> None:
-        """A node's process is a new one: nothing was delivered to it."""
+        """Forget what was delivered to a node, because its process is a new one."""
         for key in [key for key in list(self._delivered) if key[1] == node]:
             self._delivered.pop(key, None)
 
     def note_held(self, node: str, location: Location) -> None:
-        """A node has a location: its reply said so."""
+        """Note that a node has a location, by its reply."""
         self._delivered[location.tenant, node] = _mark(location)
 
     def look_at_tenants_of(self, node: str) -> int:
-        """Make all tenants of a node due; how many. Cost: a scan of all tenants."""
+        """Make all tenants of a node due. Return their number. Cost: a scan of all tenants."""
         count = 0
         for record in self._context.ledger.tenants():
             if records.attachment_of(record, node) is not None or any(
@@ -119,7 +121,7 @@ class Reconciler:
     # ---- one round
 
     def reconcile_once(self) -> None:
-        """Compare nodes that were not compared yet, repair and deliver all that is due."""
+        """Compare nodes that were not compared yet; repair and deliver everything that is due."""
         self._compare()
         while due := self._take_due():
             self._deliver(self._repair(due))
@@ -134,9 +136,9 @@ class Reconciler:
         return due
 
     def _repair(self, tenants: list[str]) -> list[Delivery]:
-        """Attach what is nowhere; what nodes are to be told."""
+        """Attach tenants that are attached nowhere. Return the messages to nodes."""
         ledger, before = self._context.ledger, dict[str, TenantRecord]()
-        targets: dict[str, Member | None] = {}  # a tenant that is decided about again goes to the same node
+        targets: dict[str, Member | None] = {}  # a repeated decision about a tenant chooses the same node
         tasks: dict[str, tuple[CollectTask, ...]] = {}
 
         def decide(record: TenantRecord) -> Step[TenantRecord]:
@@ -182,7 +184,7 @@ class Reconciler:
         return [delivery for tenant, record in after.items() for delivery in self._deliveries(record, before[tenant])]
 
     def _learn_nodes(self, record: TenantRecord) -> None:
-        """Nodes that registered with another control plane; and look again when a decommission has had its time."""
+        """Load nodes that registered with another control plane. Look again after the wait of a decommission."""
         members, now_ms = self._context.members, self._context.now_ms()
         for node in records.nodes_of(record):
             member = members.get(node)
@@ -195,9 +197,9 @@ class Reconciler:
                 self.look_at(record.tenant, in_s=max(left_ms, 1) / 1000)
 
     def _repair_record(self, record: TenantRecord, targets: dict[str, Member | None]) -> Step[TenantRecord]:
-        """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing.
+        """Repair a record, given which nodes are usable. Change nothing if it needs nothing.
 
-        A relocation is ended before the tenant is attached anew, for its other node may have the tenant already.
+        A relocation is ended before the tenant is attached anew, because its other node may have the tenant already.
         """
         members, now_ms, draft = self._context.members, self._context.now_ms(), Draft(record)
         for node in records.nodes_of(record):
@@ -221,7 +223,7 @@ class Reconciler:
         return draft.step()
 
     def _repair_relocation(self, draft: Draft, running: Relocation, *, now_ms: int) -> None:
-        """Leave the tenant to the one of the two nodes that is usable, and to the source when the target is broken."""
+        """Leave the tenant to the usable one of the two nodes, and to the source if the target is broken."""
         is_usable = self._context.members.is_usable
         for node, other in ((running.target, running.source), (running.source, running.target)):
             if not is_usable(node) and is_usable(other):
@@ -235,7 +237,7 @@ class Reconciler:
         return attachment is not None and self._broken.get(tenant) == attachment.generation
 
     def _choose_member(self, wanted: str | None) -> Member | None:
-        """Where a tenant goes: to the node that has it in memory if that is well, else to the least loaded."""
+        """Choose where a tenant goes: the node that has it in memory if that is usable, else the least loaded node."""
         members = self._context.members
         member = None if wanted is None else members.answers(wanted)
         if member is None or member.record.is_draining:
@@ -253,7 +255,7 @@ class Reconciler:
         return now_ms >= since_ms + self._context.options.decommission_wait_ms
 
     def _deliveries(self, record: TenantRecord, before: TenantRecord) -> list[Delivery]:
-        """What nodes are to be told of a tenant that they were not told yet."""
+        """The messages about a tenant that nodes have not received yet."""
         deliveries = []
         for attachment in record.attachments:
             location = records.location_of(record, attachment)
@@ -265,7 +267,7 @@ class Reconciler:
         return deliveries
 
     def _detachments(self) -> list[Delivery]:
-        """Nodes that are to forget a tenant, by the ledger as it is."""
+        """The messages to nodes that must forget a tenant, by the current ledger."""
         now_s, deliveries = self._context.now_s(), []
         for (tenant, node), at_s in list(self._detaches.items()):
             if at_s > now_s:
@@ -289,19 +291,20 @@ class Reconciler:
     # ---- nodes
 
     def deliver(self, record: TenantRecord) -> None:
-        """Tell the nodes of a tenant now; what cannot be told is due again."""
+        """Send the nodes of a tenant their locations now. What cannot be sent is due again."""
         self._deliver(self._deliveries(record, record))
 
     def tell_if_untold(self, record: TenantRecord) -> None:
-        """Attach a tenant that is nowhere, and tell its nodes what they may not have been told, in the next round.
+        """In the next round, attach a tenant that has no node, and send its nodes what they may not have received.
 
-        Who wrote it may have ended, or hang, before its word. Cost: no request when they were told.
+        The process that wrote the record may have ended, or hang, before it sent the location. Cost: no request if the
+        nodes have received everything.
         """
         if record.preferred is None or self._deliveries(record, record):
             self.look_at(record.tenant)
 
     def tell_again(self, record: TenantRecord) -> None:
-        """Tell the nodes of a tenant anew what they have: its settings are others."""
+        """Send the nodes of a tenant their locations again, because its settings have changed."""
         for attachment in record.attachments:
             self._delivered.pop((record.tenant, attachment.node), None)
         self.deliver(record)
@@ -346,7 +349,7 @@ class Reconciler:
             self.look_at(delivery.location.tenant, in_s=self._context.options.retry_s)
 
     def _compare(self) -> None:
-        """Ask nodes what they have, and make due what differs from the ledger."""
+        """Ask nodes what they have. Make due what differs from the ledger."""
         by_node: dict[str, dict[str, Held]] = {}
         for member in self._context.members.all():
             node = member.record.node
@@ -376,11 +379,11 @@ class Reconciler:
             self._acknowledge_unknown(transaction, tenant, held)
 
     def _acknowledge_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> None:
-        """Acknowledge for its node a rejected transaction that the node never heard of, and never will.
+        """Acknowledge, for its node, a rejected transaction that the node never received and never will.
 
-        The word that attached it was lost: what began it died or hung, and another step rejected it before it was sent
-        again. A node acknowledges what it knows, so that it would be pending until the node starts again. What is not
-        answered now is looked at after the next scan.
+        The location that attached it was lost: the process that began the transaction died or hung, and another step
+        rejected it before the location was sent again. A node acknowledges only what it knows, so the transaction would
+        stay pending until the node starts again. If a call is not answered now, it is repeated after the next scan.
         """
         if not self._is_unknown(transaction, tenant, held):
             return
@@ -400,7 +403,8 @@ class Reconciler:
     def _is_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> bool:
         """Whether a node does not have a transaction, has acknowledged what it had, and refuses to begin it.
 
-        Only of the local state with which it was begun: a process on another one may be its rival, who still writes.
+        This counts only for the local state with which the transaction began. A process with another local state says
+        nothing about a process that still writes with that one.
         Cost: 2 requests to a node that does not have the tenant.
         """
         member = self._context.members.answers(transaction.node)
@@ -410,7 +414,7 @@ class Reconciler:
             return held.is_retired and held.generation > transaction.generation
         try:
             port = self._context.port(member)
-            port.put_location(Location(tenant, transaction.generation, None))  # which it refuses from now on
+            port.put_location(Location(tenant, transaction.generation, None))  # it refuses the transaction from now on
             return all(location.tenant != tenant for location in port.locations())
         except LakebedError:
             return False
@@ -434,7 +438,7 @@ class Reconciler:
         self.look_at(record.tenant)
 
     def note_broken(self, tenant: str, generation: int, *, node: str) -> None:
-        """Replace an attachment of which its node reports that it cannot commit any more, and detach it there.
+        """Replace an attachment that cannot commit any more, as its node reports, and detach it there.
 
         Cost: no request; the next round sends them.
         """
@@ -445,7 +449,7 @@ class Reconciler:
 
 
 def _mark(location: Location) -> tuple[int, str, int]:
-    """What a node has to have been told."""
+    """The parts of a location that show whether a node has received it."""
     mode = location.mode
     assert mode is not None
     return location.generation, mode.value, location.base if mode is AttachmentMode.READER else 0

@@ -1,8 +1,8 @@
-"""Relocation: a tenant moves from one node to another, and both serve it on the way.
+"""Relocation: a tenant moves from one node to another. Both serve it meanwhile.
 
-Owns: the steps of a relocation and their levers. The target is attached without dooming; while it reads the log,
-commits of the source wait (at most `Policy.relocation_wait_max_ms`), and a target that does not come near gets help:
-the source stops ingesting for a while. When the target is near it commits, and becomes preferred in the same write;
+Owns: the steps of a relocation, and how it is sped up. The target is attached without dooming; while it reads the log,
+commits of the source wait (at most `Policy.relocation_wait_max_ms`), and a target that does not catch up gets help:
+the source stops ingesting for a while. When the target is near, it commits, and becomes preferred in the same write;
 clients go over; the source is detached. A source that commits first dooms the target's transaction, and the same write
 attaches the target again. The state is in the tenant's record, so any process continues it.
 
@@ -30,10 +30,10 @@ _ENDED: Final = default_registry.counter(
 
 @dataclass(slots=True)
 class _Running:
-    """What this process remembers of a relocation; nothing rests on it."""
+    """What this process remembers of a relocation. No decision needs it."""
 
     begun_s: float
-    """When it was first seen, by a clock that only moves forward: one that is set neither ends nor prolongs it."""
+    """When it was first seen, by the monotonic clock: a change of the wall clock neither ends nor prolongs it."""
     retry_at_s: float = 0.0
     moved_s: float | None = None
     """When the target was first seen to have committed."""
@@ -41,14 +41,14 @@ class _Running:
 
 @dataclass(slots=True)
 class _Drain:
-    """Tenants of a node that are to go, or to come back."""
+    """Tenants that must leave a node, or come back to it."""
 
     waiting: deque[str] = field(default_factory=deque)
     moving: str | None = None
 
 
 class Relocations:
-    """Steps of all relocations.
+    """The steps of all relocations and drains.
 
     Args:
         reconciler: delivers what changes.
@@ -69,7 +69,7 @@ class Relocations:
     # ---- beginning
 
     def begin(self, tenant: str, node: str) -> TenantRecord:
-        """Attach the target, or the tenant itself when it is attached nowhere. Raises as `OperatorPort.migrate`."""
+        """Attach the target; if the tenant is attached nowhere, just attach it. Raises as `OperatorPort.migrate`."""
         target = self._context.members.get(node)
         if target is None:
             raise no_node(node)
@@ -93,11 +93,11 @@ class Relocations:
         return record
 
     def watch(self, tenant: str) -> None:
-        """A tenant is in relocation."""
+        """Note that a tenant is in relocation."""
         self._running.setdefault(tenant, _Running(self._context.now_s()))
 
     def tenants_of(self, node: str) -> tuple[str, ...]:
-        """Tenants in relocation whose loads a node is to report."""
+        """Tenants in relocation whose loads a node must report."""
         tenants = []
         for tenant in list(self._running):
             running = self._relocation(tenant)
@@ -106,7 +106,7 @@ class Relocations:
         return tuple(tenants)
 
     def tenants_to_pause(self, node: str) -> tuple[str, ...]:
-        """Tenants whose ingestion a node is to pause."""
+        """Tenants whose ingestion a node must pause."""
         return tuple(tenant for tenant, source in list(self._paused.items()) if source == node)
 
     def _relocation(self, tenant: str) -> Relocation | None:
@@ -118,7 +118,7 @@ class Relocations:
     # ---- one round
 
     def relocate_once(self) -> None:
-        """One step of each relocation that has one due, then of each drain."""
+        """Make one step of each relocation that has one due, then of each drain."""
         now_s = self._context.now_s()
         due = [tenant for tenant, running in list(self._running.items()) if running.retry_at_s <= now_s]
         for _ in self._pool.map(self._advance, due):
@@ -148,7 +148,7 @@ class Relocations:
         self._paused.pop(tenant, None)
 
     def _approach(self, record: TenantRecord, running: Relocation, *, since_s: float) -> None:
-        """Let the target commit when it is near; help it, or give it up, when it is not."""
+        """Let the target commit if it is near. Otherwise help it, or give it up."""
         context, options, tenant = self._context, self._context.options, record.tenant
         elapsed_ms = (context.now_s() - since_s) * 1000
         if elapsed_ms > options.relocation_give_up_ms:
@@ -177,7 +177,7 @@ class Relocations:
         port.checkpoint(tenant)
         after = context.ledger.tenant(tenant, fresh=True)
         if after.relocation is not None and not records.has_moved(after) and after.committed == record.committed:
-            # It had nothing to commit: it has what the last committed transaction has.
+            # The target had nothing to commit: it has the state of the last committed transaction.
             context.ledger.change(tenant, lambda now: self._hand_over(now, record))
 
     def _hand_over(self, record: TenantRecord, before: TenantRecord) -> Step[None]:
@@ -186,7 +186,7 @@ class Relocations:
         return machine.hand_over(record, now_ms=self._context.now_ms())
 
     def _finish(self, record: TenantRecord, running: _Running) -> None:
-        """When clients have gone over: detach the source."""
+        """Detach the source once clients have gone over."""
         assert record.relocation is not None
         context, relocation = self._context, record.relocation
         self._paused.pop(record.tenant, None)

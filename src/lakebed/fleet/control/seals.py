@@ -1,13 +1,13 @@
-"""Logs of timelines: one that has lost its name is sealed, before the new name is shown; all others are pruned.
+"""The logs of timelines: those of timelines that lost their name are sealed, the others are pruned.
 
-Owns: when a log is sealed, and takes no rows any more. What has lost its name is in the ledger, in the write that took
-the name away: a commit of a deletion or restore, the deletion of a tenant. None of these is ever undone, so a seal
-never ends a timeline that is in use, and it may be made again, late, and by any control plane. Routes and the answer to
-the change wait for it: who sees the new name knows that no client writes under the old one.
+Owns: when a log is sealed, so that it takes no rows any more. The write that takes a timeline's name away (the commit
+of a deletion or restore, or the deletion of a tenant) records this in the ledger. None of these is ever undone, so a
+seal never ends a timeline that is in use. Any control plane may make it, late and repeatedly. Routes and the answer to
+the change wait for the seal: a client that sees the new name knows that no client writes to the old timeline.
 
-Owns: when a log is cut off: up to the committed LSN of the ledger, and never further. What a node reports does not
-count: its work since the last commit may be lost, and another node reads the log again from the committed LSN. So the
-LSN is read from the store, where it is durable.
+Owns: how far a log is pruned: up to the committed LSN of the ledger, and never further. What a node reports does not
+count: its work since the last commit may be lost, and another node then reads the log again from the committed LSN. So
+the LSN is read from the store, where it is durable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Seals:
         self._due: dict[str, float] = {}
 
     def look_at(self, record: TenantRecord) -> None:
-        """Seal what a record says in the next round, whether or not anyone asks."""
+        """Seal what a record says in the next round, even if no caller asks for it."""
         if record.sealing:
             self._due.setdefault(record.tenant, self._context.now_s())
 
@@ -41,14 +41,14 @@ class Seals:
                 self.seal(self._context.ledger.tenant(tenant, fresh=True))
             except NotFound:
                 continue
-            except (Closed, Fenced):  # of the ledger: this process owns it no more
+            except (Closed, Fenced):  # this process does not own the ledger any more
                 raise
             except LakebedError as error:
                 LOG.info("log not sealed", tenant=tenant, error=error.kind)
                 self._due[tenant] = self._context.retry_at_s()
 
     def seal(self, record: TenantRecord) -> None:
-        """Seal what a record says; again is a no-op. Raises `Unavailable`: the log does not answer; to be asked again.
+        """Seal what a record says. Idempotent. Raises `Unavailable`: the log does not answer; ask again.
 
         Cost: nothing, as a rule; else a call of the log a timeline, and 1 write.
         """
@@ -67,21 +67,21 @@ class Seals:
         try:
             if log is not None:
                 log.seal(key)
-        except NotFound:  # it was never begun: nor will it be by a request that is on its way
+        except NotFound:  # it was never begun; drop it, so that a late request does not begin it
             assert log is not None
             log.drop(key)
 
     def conclude(self, tenant: str, what: str) -> None:
         """Seal what a change has left, before the change is answered.
 
-        Raises `OutcomeUnknown`: the change is in the ledger; to be asked again, until its answer is true.
+        Raises `OutcomeUnknown`: the change is in the ledger, but not all is sealed: ask again.
         """
         try:
             self.seal(self._context.ledger.tenant(tenant, fresh=True))
         except NotFound:  # it has been removed since
             return
         except Unavailable as error:
-            self._due.setdefault(tenant, self._context.now_s())  # also when the caller does not ask again
+            self._due.setdefault(tenant, self._context.now_s())  # even if the caller does not ask again
             raise OutcomeUnknown(
                 f"{what} is decided, and the log does not answer yet, so clients may still write as before: ask again. "
                 f"{error.message}",
@@ -100,13 +100,13 @@ class Pruner:
         self._pruned: dict[str, dict[str, int]] = {}
 
     def look_at(self, tenant: str) -> None:
-        """A tenant has committed. Its log is pruned once an interval."""
+        """Make the log of a tenant that has committed due. It is pruned at most once in an interval."""
         if self._log is not None and tenant not in self._due:
             interval_s = self._context.options.prune_interval_ms / 1000 if tenant in self._pruned else 0.0
             self._due[tenant] = self._context.now_s() + interval_s
 
     def prune_once(self) -> None:
-        """Prune what is due. Cost: a read of the ledger, a call of the log a timeline that has got on."""
+        """Prune what is due. Cost: a read of the ledger, and a call of the log for each timeline with a newer LSN."""
         if self._log is None:
             return
         now_s = self._context.now_s()

@@ -1,4 +1,4 @@
-"""One tenant on a node: its location, its open transaction, its timelines, and the steps that move them.
+"""One tenant on a node: its location, its open transaction, its timelines, and the steps that change them.
 
 Owns: the state of the attachment, the order of steps, and when each is due.
 
@@ -6,10 +6,10 @@ States: ``attaching`` (the manifest is not read yet), ``active`` (it writes and 
 only read), ``broken`` (a commit was rejected: it reads until it is detached or attached anew), ``detached``.
 
 Invariants:
-- Steps that write, commit or exchange the transaction hold the tenant's turn, so nothing is uploaded from the freeze of
-  a commit to its answer.
-- A rejection is remembered in the local state before it is acknowledged; an acknowledgement follows the last put.
-- A location of an older generation is refused. The newest one is taken over in memory at once, and settled by a step.
+- Steps that write, commit or replace the transaction hold the tenant's turn. So nothing is uploaded between the freeze
+  of a commit and its answer.
+- A rejection is stored in the local state before it is acknowledged. An acknowledgement follows the last put.
+- A location of an older generation is refused. The newest one is kept in memory at once, and a step carries it out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AttachedTenant:
     """A tenant on this node. Reads come from any thread; a pool of workers calls `run` with what `due` returned.
 
     Args:
-        location: the newest that the control plane has sent.
+        location: the newest location that the control plane has sent.
         resumed: the open transaction of the process before this one, which held the same lock.
     """
 
@@ -75,12 +75,12 @@ class AttachedTenant:
         self.is_gone = False
         """Detached, and acknowledged."""
         self.problem: LakebedError | None = None
-        """The last error of a step; None after it has succeeded."""
+        """The last error of a step; None: the step has succeeded since."""
         self.retirement = Retirement(context, location.tenant)
         self.is_asked = False
-        """A commit was asked for, or is needed to learn a rejection."""
+        """A commit was requested, or is needed to learn of a rejection."""
         self.dirty_since_ms: int | None = None
-        """When the oldest row, or change of files, came that is not committed, by `NodeContext.monotonic_ms`."""
+        """When the oldest uncommitted row or change of files arrived, by `NodeContext.monotonic_ms`."""
         self._context = context
         self._turn = context.environment.runtime.lock()
         self._telling = context.environment.runtime.lock()
@@ -95,28 +95,28 @@ class AttachedTenant:
 
     @property
     def location(self) -> Location:
-        """The newest that the control plane has sent."""
+        """The newest location that the control plane has sent."""
         return self._wanted
 
     @property
     def base(self) -> Manifest:
-        """The last committed state that is known here."""
+        """The last committed state that this node knows."""
         assert self._base is not None
         return self._base
 
     @property
     def transaction(self) -> OpenTransaction | None:
-        """The open one; None: nothing may be written."""
+        """The open transaction; None: nothing may be written."""
         return self._set.transaction
 
     @property
     def timelines(self) -> dict[str, Timeline]:
-        """By id."""
+        """The timelines, by id."""
         return self._set.timelines
 
     @property
     def is_settled(self) -> bool:
-        """Whether the attachment is what the newest location says."""
+        """Whether the newest location was carried out."""
         return self._settled is self._wanted
 
     @property
@@ -129,7 +129,7 @@ class AttachedTenant:
 
     @property
     def log_problem(self) -> LakebedError | None:
-        """Why a timeline takes no more rows from the log; steps of the others go on. None: all do."""
+        """Why a timeline takes no more rows from the log, while the others continue. None: all take rows."""
         problems = (timeline.problem for timeline in list(self.timelines.values()))
         return next((problem for problem in problems if problem is not None), None)
 
@@ -160,18 +160,18 @@ class AttachedTenant:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Layers of the open transaction, and rows in memory."""
+        """Bytes of the layers of the open transaction and of the rows in memory."""
         transaction = self.transaction  # another thread may give it up
         layers = 0 if transaction is None else transaction.layer_bytes
         return layers + sum(timeline.unflushed_bytes for timeline in self.timelines.values())
 
     @property
     def lag_rows(self) -> int:
-        """Rows in the log that are not ingested, as far as is known."""
+        """Known number of rows in the log that are not ingested."""
         return sum(timeline.lag_rows for timeline in self.timelines.values())
 
     def holding(self) -> Held:
-        """As the control plane compares it with its ledger."""
+        """The tenant as the control plane compares it with its ledger."""
         shown, transaction = self._settled or self._wanted, self.transaction
         return Held(
             tenant=self.tenant,
@@ -180,7 +180,7 @@ class AttachedTenant:
             base=shown.base if self._base is None else self._base.txn,
             txn=shown.txn if self._base is None else (None if transaction is None else transaction.txn),
             is_broken=self.state is TenantState.BROKEN,
-            # In this order: what was begun before the settled location is among what retires until it is acknowledged.
+            # Read in this order: what began before the settled location is in `retirement` until it is acknowledged.
             is_retired=shown is self._settled and self.retirement.is_empty,
             policy=self._wanted.policy,
         )
@@ -188,7 +188,7 @@ class AttachedTenant:
     # ---- locations
 
     def put_location(self, location: Location) -> bool:
-        """Take a location over in memory; a step settles it. False: the tenant is gone, and this object is of no use.
+        """Keep a location in memory, for a step to carry out. Return False if the tenant is gone: make a new object.
 
         Raises `Conflict` (``stale_generation``).
         """
@@ -203,22 +203,22 @@ class AttachedTenant:
             if location.generation == wanted.generation and location.mode is not None and self._is_late(location):
                 return True
             if wanted is not self._settled and wanted.txn is not None and wanted.txn != location.txn:
-                # It was never begun here: nothing was written in it.
+                # This node never began that transaction: nothing was written in it.
                 self.retirement.never_begun(wanted.txn, wanted.generation)
             self._wanted = location
             return True
 
     def _is_late(self, location: Location) -> bool:
-        """Whether a location of our generation was read from the ledger before what is known here."""
+        """Whether a location of our generation was read from the ledger before the state that is known here."""
         wanted, transaction = self._wanted, self.transaction
         txn = max(wanted.txn or 0, 0 if transaction is None else transaction.txn)
         is_back = wanted.mode is AttachmentMode.STALE and location.mode is not AttachmentMode.STALE
         return is_back or location.base < wanted.base or (location.txn is not None and location.txn < txn)
 
     def settle(self) -> None:
-        """Bring the attachment to what the newest location says. The caller does not hold the turn.
+        """Carry out the newest location. The caller does not hold the turn.
 
-        Raises `Unavailable`, `Corruption`. Cost: of a new attachment 1 GET; of one that is resumed 1 LIST more.
+        Raises `Unavailable`, `Corruption`. Cost: 1 GET for a new attachment; 1 LIST more for a resumed one.
         """
         with self._turn:
             self._settle()
@@ -246,13 +246,13 @@ class AttachedTenant:
         self._settled = location
 
     def _give_up(self) -> None:
-        """Write nothing any more in the open transaction."""
+        """Stop writing in the open transaction."""
         if self.transaction is not None:
             self.retirement.give_up(self.transaction)
             self._set.transaction = None
 
     def _load(self, location: Location) -> None:
-        """Begin from the location's base, with the rows in memory that are above it."""
+        """Begin from the location's base. Keep the rows in memory that are above it."""
         with self._context.loading.one():
             base = self._read_base(location)
         transaction = None if location.txn is None else self._open_transaction(location, base)
@@ -273,7 +273,7 @@ class AttachedTenant:
         _LOG.info("attached", tenant=self.tenant, generation=location.generation, base=base.txn)
 
     def _open_transaction(self, location: Location, base: Manifest) -> OpenTransaction:
-        """The location's transaction: as the process before this one left it, if it is that one's, else a new one."""
+        """The location's transaction: resumed as the earlier process left it, if that had begun it; else a new one."""
         context, resumed, timelines = self._context, self._resumed, base.timelines
         if resumed is not None and (resumed.generation, resumed.txn) != (location.generation, location.txn):
             resumed = None
@@ -308,7 +308,7 @@ class AttachedTenant:
         return decode_referenced(body, reference)
 
     def retire_once(self) -> bool:
-        """Acknowledge what was given up; whether all is. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Acknowledge what was given up. Return whether all is acknowledged. Raises `Unavailable`, `OutcomeUnknown`."""
         with self._turn:
             settled = self._settled
             if not self.retirement.run():
@@ -322,13 +322,13 @@ class AttachedTenant:
     # ---- commits
 
     def commit_once(self, *, flush: bool = True) -> bool:
-        """Commit what is there; whether a request was granted.
+        """Commit what is there. Return whether a request was granted.
 
         Args:
             flush: write rows in memory into layers first.
 
         Raises:
-            Unavailable, OutcomeUnknown: asked again later.
+            Unavailable, OutcomeUnknown: the request is made again later.
             Rejected: the attachment is broken now.
         Cost: 1 PUT a flushed memtable, 1 PUT for the manifest, 1 more when something died, 1 request.
         """
@@ -383,7 +383,7 @@ class AttachedTenant:
         _LOG.info("committed", tenant=self.tenant, txn=after.txn)
 
     def _break(self, transaction: OpenTransaction, reason: str) -> None:
-        """A request was rejected: remember it, then stop."""
+        """Stop after a request was rejected; store that first."""
         transaction.is_rejected = True
         self.retirement.remember(transaction.record.generation, is_acknowledged=False)
         self._give_up()
@@ -401,7 +401,7 @@ class AttachedTenant:
     # ---- layers
 
     def _flush(self, transaction: OpenTransaction, *, rotate: bool) -> bool:
-        """Flush what was rotated, and with `rotate` all rows; whether a file was written."""
+        """Flush what was rotated, with `rotate` all rows. Return whether a file was written."""
         flushed = False
         policy = self._wanted.policy
         for timeline in list(self.timelines.values()):
@@ -416,13 +416,13 @@ class AttachedTenant:
         return flushed
 
     def _may_write(self) -> OpenTransaction | None:
-        """The transaction, unless it waits for an answer."""
+        """The transaction; None also while its request waits for an answer."""
         self._settle()
         transaction = self.transaction
         return None if transaction is None or transaction.request is not None else transaction
 
     def flush_once(self, *, rotate: bool = True) -> bool:
-        """Write rows in memory into layers of the open transaction; whether there were some.
+        """Write rows in memory into layers of the open transaction. Return whether there were any.
 
         Args:
             rotate: all rows; else only memtables that are full.
@@ -434,7 +434,7 @@ class AttachedTenant:
             return transaction is not None and self._flush(transaction, rotate=rotate)
 
     def flush_timeline(self, timeline: str) -> bool:
-        """As `flush_once`, all rows of one timeline by its id."""
+        """Flush all rows of one timeline, by its id; otherwise as `flush_once`."""
         with self._turn:
             transaction, target = self._may_write(), self.timelines.get(timeline)
             if transaction is None or target is None or timeline not in transaction.timelines or target.is_read_only:
@@ -446,7 +446,7 @@ class AttachedTenant:
             return flushed
 
     def compact_once(self) -> bool:
-        """Run one planned compaction of any timeline; whether there was one. Raises as `flush_once`."""
+        """Run one planned compaction of any timeline. Return whether there was one. Raises as `flush_once`."""
         with self._turn:
             transaction = self._may_write()
             if transaction is None:
@@ -460,7 +460,7 @@ class AttachedTenant:
             return False
 
     def compact_full(self, name: str) -> bool:
-        """Merge all files of a timeline into one run; whether it was done now.
+        """Merge all files of a timeline into one run. Return whether this was done now.
 
         Raises as `flush_once`, and `NotFound`. False: a request waits for its answer.
         """
@@ -478,7 +478,7 @@ class AttachedTenant:
     # ---- rows
 
     def ingest_once(self) -> bool:
-        """Read what the log has for each timeline that is behind; whether there was something.
+        """Read what the log has for each timeline that is behind. Return whether there was anything.
 
         Raises as `Timeline.ingest_once`. Cost: 1 request to the log a timeline that is behind.
         """
@@ -488,7 +488,7 @@ class AttachedTenant:
         return has_rows
 
     def ingest_timeline(self, timeline: Timeline) -> int:
-        """Read from the log into one timeline; how many rows. 0 while ingestion pauses."""
+        """Read from the log into one timeline. Return the number of rows; 0 while ingestion pauses."""
         if self.is_paused:
             return 0
         try:
@@ -520,7 +520,7 @@ class AttachedTenant:
             self.dirty_since_ms = self._context.monotonic_ms()
 
     def _note_committed(self) -> None:
-        """Only rows in memory are not committed. First forget, then look: rows that come later are noted."""
+        """Note that only rows in memory are uncommitted. Reset first, then look, so that later rows are noted."""
         self.dirty_since_ms = None
         if self.transaction is not None and not all(timeline.is_flushed for timeline in self.timelines.values()):
             self._note_dirty()
@@ -529,13 +529,13 @@ class AttachedTenant:
         self._set.note_rows(timeline.id, timeline)
 
     def ask(self) -> None:
-        """Let a commit be due now: a file is gone, or a caller waits."""
+        """Make a commit due now, because a file is gone or a caller waits."""
         self.is_asked = True
 
     # ---- changes of the set of timelines
 
     def apply_change(self, change: TimelineChange) -> bool:
-        """Make a change in the working set; True when it is committed already.
+        """Make a change in the working set. Return whether it is committed already.
 
         Raises:
             Unavailable: not now; nothing changed. `AlreadyExists`, `NotFound`, `InvalidRequest`: see
@@ -555,7 +555,7 @@ class AttachedTenant:
                 return False
             if transaction.request is not None:
                 raise commit_pending(self.tenant)
-            if change.kind == "detach":  # all files are written anew, so that it names none of its ancestors'
+            if change.kind == "detach":  # all files are written anew, so that none is an ancestor's
                 self._require_timeline(find_target(transaction.timelines, change).id).compact_full()
             context, lifetime_ms = self._context, change.lifetime_ms
             timelines = change_timelines(
@@ -581,7 +581,7 @@ class AttachedTenant:
 
 
 def _resume_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
-    """The working set in the local state; the base's timelines when it is not there, or is another transaction's."""
+    """The working set in the local state; the base's timelines if it is missing or of another transaction."""
     if body is None:
         return base.timelines
     state = decode_manifest(body, path="the local state")
@@ -589,7 +589,7 @@ def _resume_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[
 
 
 def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
-    """The error of a location that is older than what is known."""
+    """The error for a location of an older generation."""
     return Conflict(
         f"Tenant {tenant!r} was to have generation {generation} here, and it has {newest}: read the ledger again.",
         kind="stale_generation",
@@ -598,12 +598,12 @@ def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
 
 
 def commit_pending(tenant: str) -> Unavailable:
-    """The error of a change that has to follow a commit which is not answered yet."""
+    """The error for a change that must wait for the answer to a commit."""
     return Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
 
 
 def not_attached(tenant: str) -> Unavailable:
-    """The error of a request for a tenant that is not here, or not for what was asked."""
+    """The error for a request for a tenant that is not attached here, or not in a mode that allows the request."""
     return Unavailable(
         f"Tenant {tenant!r} is not attached to this node: ask the control plane where it is.",
         kind="not_attached",

@@ -1,8 +1,7 @@
 """A node: tenants that the control plane has attached to it, over one memtable budget and one cache of blocks.
 
-Owns: `Node`, which implements `lakebed.fleet.ports.NodePort`, and the choice of the step that is run next. A pool of
-workers, or a simulation, calls `work_once`. No thread belongs to a tenant, and a tenant that
-nothing happens to costs nothing.
+Owns: `Node`, which implements `lakebed.fleet.ports.NodePort`, and the choice of the next step. A pool of workers, or a
+simulation, calls `work_once`. No thread belongs to a tenant, and an idle tenant costs nothing.
 
 Invariants: a location whose generation the node has given up is refused, also after a restart; nothing is committed
 before the control plane knows what a new process has resumed.
@@ -47,7 +46,7 @@ _LOG: Final = logger("fleet")
 _PROBLEMS_MAX: Final = 100
 
 _LISTS_AT_ONCE: Final = 16
-"""Of a start, to see that what it continues is there."""
+"""Concurrent LISTs of a start, which check that the objects of what it continues exist."""
 
 _LOADS_MAX: Final = 500
 """Most tenants in one heartbeat."""
@@ -60,7 +59,7 @@ class Node(ports.NodePort):
         name: unique in the fleet.
         url: where it is served; the control plane tells clients.
         storage: the fleet's, with the objects of all tenants.
-        local: its local state, which `start` locks.
+        local: the node's local state, which `start` locks.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Node(ports.NodePort):
         self._tenants: dict[str, AttachedTenant] = {}
         self._schedules: dict[str, Schedule] = {}
         self._given_up: dict[str, int] = {}
-        """Generations of tenants that were detached, or broken by an earlier process: they are over."""
+        """Last generations of tenants that were detached, or that an earlier process broke: they are over."""
         self._incarnation = new_uuid(environment.rng)
         self._resumed: tuple[ports.Resumed, ...] = ()
         self._is_registered = False
@@ -105,24 +104,24 @@ class Node(ports.NodePort):
         self._active: dict[str, None] = {}
         """Tenants for which a step may be due."""
         self._busy: set[str] = set()
-        """Tenants for which a worker runs a step."""
+        """Tenants for which a worker runs a step now."""
         self._queue: deque[str] = deque()
         self._watched_ms = 0
         self._reported: frozenset[str] = frozenset()
         """Tenants whose loads the control plane wants."""
         self.watches_in_background = False
-        """A thread calls `watch_once`, so `work_once` does not look at the log."""
+        """Whether a thread calls `watch_once`, so that `work_once` does not look at the log."""
 
     # ---- the life of the process
 
     def start(self) -> None:
         """Lock the local state, continue its transactions as far as the storage has them, and register.
 
-        The control plane may be away: then the heartbeats register later, and until then nothing is committed.
+        If the control plane does not answer, the heartbeats register later. Until then, nothing is committed.
 
         Raises:
             Conflict: ``local_state_locked``; ``node_decommissioned``.
-        Cost: 1 LIST for each transaction with layers, some at once.
+        Cost: 1 LIST for each transaction with layers, some of them concurrently.
         """
         context = self._context
         context.local.acquire(context.environment, fleet=context.storage.root_url)
@@ -160,7 +159,7 @@ class Node(ports.NodePort):
         return [record for record, lacks in zip(readable, lacking, strict=True) if not lacks]
 
     def register(self) -> None:
-        """Make the node known; after a start of the process, also what it has, and take over what it is to have."""
+        """Register the node. After a start of the process, report what it has, and take over its locations."""
         context = self._context
         record = NodeRecord(
             node=self.name,
@@ -183,7 +182,7 @@ class Node(ports.NodePort):
         context.control_is_away = False
 
     def _forget_resumed(self, resumed: ports.Resumed) -> None:
-        """The control plane has detached it while we were away."""
+        """Give up a tenant that the control plane detached while this process did not run."""
         self._take_over(ports.Location(resumed.tenant, resumed.generation, None))
 
     def _take_over(self, location: ports.Location) -> None:
@@ -193,7 +192,7 @@ class Node(ports.NodePort):
             _LOG.info("location refused", tenant=location.tenant, message=str(error))
 
     def heartbeat_once(self) -> None:
-        """Say that the node is alive, and take over what the answer says. Never raises when there is no answer."""
+        """Report that the node is alive, and apply the answer. A missing answer raises nothing."""
         context = self._context
         tenants = list(self._tenants.values())
         heartbeat = ports.Heartbeat(
@@ -218,7 +217,7 @@ class Node(ports.NodePort):
         context.paused = frozenset(reply.pause)
 
     def _loads(self, tenants: list[AttachedTenant]) -> Iterator[ports.TenantLoad]:
-        """Tenants whose numbers matter, at most `_LOADS_MAX`."""
+        """The loads of tenants that belong in a heartbeat, at most `_LOADS_MAX`."""
         count = 0
         lagging = self._context.options.lag_rows_reported
         for tenant in tenants:
@@ -234,7 +233,7 @@ class Node(ports.NodePort):
                     return
 
     def close(self) -> None:
-        """Give the local state back. What was not committed is read from the log again. Closing twice is a no-op."""
+        """Release the local state. Uncommitted rows are read from the log again. Closing twice is a no-op."""
         self._is_closed = True
         self._context.local.release()
 
@@ -276,9 +275,9 @@ class Node(ports.NodePort):
     # ---- steps
 
     def work_once(self) -> bool:
-        """Run the step that is due of any tenant; whether one was. Any number of workers may call.
+        """Run a due step of any tenant. Return whether there was one. Any number of workers may call this.
 
-        Raises: what no code foresees; the step is tried again after a wait.
+        Raises: unexpected errors; the step is tried again after a wait.
         """
         if self._is_closed:
             return False
@@ -292,7 +291,7 @@ class Node(ports.NodePort):
             self._release(schedule.attached)
 
     def _release(self, attached: AttachedTenant) -> None:
-        """A worker has run a step of a tenant."""
+        """Release a tenant after a worker has run a step of it."""
         with self._lock:
             self._busy.discard(attached.tenant)
             if attached.is_gone and self._tenants.get(attached.tenant) is attached:
@@ -316,7 +315,7 @@ class Node(ports.NodePort):
         return None
 
     def _fill_queue(self, now_ms: int) -> None:
-        """Look at every tenant for which a step may be due; those that are idle are not looked at again."""
+        """Check every tenant for which a step may be due. Do not check idle ones again until something happens."""
         for tenant in list(self._active):
             schedule = self._schedules.get(tenant)
             if schedule is None:
@@ -329,7 +328,7 @@ class Node(ports.NodePort):
                 del self._active[tenant]
 
     def _relieve(self) -> bool:
-        """Flush the largest memtable that can be flushed when memory is short. One worker waits for a tenant's turn."""
+        """If memory is short, flush the largest memtable that can be flushed. One worker waits for a tenant's turn."""
         budget = self._context.budget
         if not budget.is_tight:
             return False
@@ -359,7 +358,7 @@ class Node(ports.NodePort):
             return False
 
     def watch_once(self, *, timeout_s: float) -> bool:
-        """Ask the log which timelines have new rows; whether there is one. Raises `Unavailable`.
+        """Ask the log which timelines have new rows. Return whether one has. Raises `Unavailable`.
 
         Cost: 1 request for all tenants.
         """
@@ -377,7 +376,7 @@ class Node(ports.NodePort):
             schedule = self._schedules.get(attached.tenant)
             if schedule is None or schedule.attached is not attached:
                 continue  # it was detached meanwhile
-            if last < timeline.last_lsn:  # a log that looks shorter is asked for its records, which tells
+            if last < timeline.last_lsn:  # the log looks shorter: read its records to find out
                 schedule.run("ingest")
                 continue
             timeline.log_last = max(last, timeline.log_last)
@@ -386,19 +385,19 @@ class Node(ports.NodePort):
         return bool(news)
 
     def ingest_once(self, tenant: str) -> bool:
-        """Read what the log has for a tenant; whether there was something. Raises as `Timeline.ingest_once`."""
+        """Read what the log has for a tenant. Return whether there was anything. Raises as `Timeline.ingest_once`."""
         return self._run_step(tenant, lambda attached: attached.ingest_once())
 
     def flush_once(self, tenant: str) -> bool:
-        """Write a tenant's rows in memory into layers; whether there were some."""
+        """Write a tenant's rows in memory into layers. Return whether there were any."""
         return self._run_step(tenant, lambda attached: attached.flush_once())
 
     def compact_once(self, tenant: str) -> bool:
-        """Run one planned compaction of a tenant; whether there was one."""
+        """Run one planned compaction of a tenant. Return whether there was one."""
         return self._run_step(tenant, lambda attached: attached.compact_once())
 
     def commit_once(self, tenant: str) -> bool:
-        """Flush and commit what is there; whether a request was granted."""
+        """Flush and commit what is there. Return whether a request was granted."""
         return self._run_step(tenant, lambda attached: attached.commit_once())
 
     def _run_step(self, tenant: str, step: Callable[[AttachedTenant], R]) -> R:
@@ -425,7 +424,7 @@ class Node(ports.NodePort):
         before = attached.indices.get(change.id) or next(
             (index for index in attached.indices.values() if index.name == change.name), None
         )
-        if not change.id and before is not None:  # only an id tells that a delete or detach is committed
+        if not change.id and before is not None:  # only by an id is a committed delete or detach recognized
             change = replace(change, id=before.id)
 
         def is_done() -> bool:
@@ -444,7 +443,7 @@ class Node(ports.NodePort):
         return _info(attached, info)
 
     def _until_committed(self, attached: AttachedTenant, is_done: Callable[[], bool], *, flush: bool = False) -> None:
-        """Commit until something is committed. Raises `Unavailable` after a while, or when it cannot be any more."""
+        """Commit until `is_done`. Raises `Unavailable` after a while, or when that is not possible any more."""
         context = self._context
         pauses = Pauses(context.options.retry_first_ms / 1000 / 4, 1.0)
         for _ in Backoff(context.environment, pauses, retry_s=context.options.change_wait_ms / 1000):
@@ -575,7 +574,7 @@ class Node(ports.NodePort):
 
 
 def _info(attached: AttachedTenant, index: TimelineIndex) -> ports.TimelineInfo:
-    """A timeline of the working set, with what is committed and ingested."""
+    """A timeline of the working set, with its committed and ingested LSNs."""
     committed = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
     timeline = attached.timelines.get(index.id)
     return ports.TimelineInfo(

@@ -1,10 +1,10 @@
-"""The end of transactions without a grant: nothing is written in them any more, and the node acknowledges that.
+"""Transactions that end without a grant: the node stops writing in them, and acknowledges that.
 
 Owns: transactions that were given up and are not acknowledged, and the mark in the local state that an attachment is
-over. Invariants: a transaction is acknowledged after its last put; a request that may have been granted is asked again
-first, for then it is the transaction after it that has to be acknowledged.
+over. Invariants: a transaction is acknowledged after its last put. A request that may have been granted is repeated
+first: if it was granted, the node must acknowledge the transaction after it.
 
-Does not know: why. The caller holds the tenant's turn.
+Does not know: why a transaction was given up. The caller holds the tenant's turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG: Final = logger("fleet")
 
 
 class Retirement:
-    """Transactions of one tenant that are to be acknowledged."""
+    """The transactions of one tenant that the node must acknowledge."""
 
     def __init__(self, context: NodeContext, tenant: str) -> None:
         self._context = context
@@ -32,19 +32,19 @@ class Retirement:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all is acknowledged."""
+        """Whether all of them are acknowledged."""
         return not self._given_up and not self._never_begun
 
     def give_up(self, transaction: OpenTransaction) -> None:
-        """Write nothing any more in a transaction."""
+        """Stop writing in a transaction, and acknowledge it later."""
         self._given_up.append(transaction)
 
     def never_begun(self, txn: int, generation: int) -> None:
-        """A transaction was replaced before anything was written in it."""
+        """Note a transaction that was replaced before anything was written in it."""
         self._never_begun.append((txn, generation))
 
     def run(self) -> bool:
-        """Acknowledge all; False: the control plane has not decided a request yet. Raises `Unavailable`."""
+        """Acknowledge all. Return False if the control plane has not decided a request yet. Raises `Unavailable`."""
         while self._given_up:
             if not self._retire(self._given_up[0]):
                 return False
@@ -75,7 +75,7 @@ class Retirement:
         _LOG.info("acknowledged", tenant=self._tenant, txn=txn, state=answer.state, reason=answer.reason)
 
     def remember(self, generation: int, *, is_acknowledged: bool) -> None:
-        """Write down that nothing is written for a generation any more, also not after a restart."""
+        """Store that nothing is written for a generation any more, not even after a restart."""
         known = self._context.local.tenant(self._tenant)
         if known is not None and known.generation > generation:
             return

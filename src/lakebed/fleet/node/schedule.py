@@ -1,8 +1,7 @@
-"""Which step of a tenant is due, and what follows from its errors.
+"""The schedule of a tenant: which step is due, and what follows from its errors.
 
-Owns: the order of steps, the rules for commits, and the waits after failures. Invariants: a tenant to which
-nothing happens has no step due; a step that fails, also by a defect, is tried again after a wait, and nothing is lost
-by that.
+Owns: the order of steps, the rules for commits, and the waits after failures. Invariants: an idle tenant
+has no step due. A step that fails, even by a defect, is tried again after a wait, and loses nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lakebed.log import logger
 _LOG: Final = logger("fleet")
 
 _STEPS: Final = ("settle", "retire", "commit", "flush", "ingest", "compact")
-"""The most urgent first."""
+"""The steps, most urgent first."""
 
 
 class Schedule:
@@ -93,7 +92,7 @@ class Schedule:
         )
 
     def _is_asked_or_old(self, transaction: OpenTransaction, now_ms: int) -> bool:
-        """Whether a commit is due however little there is to commit."""
+        """Whether a commit is due, even if there is little to commit."""
         attached = self.attached
         if attached.is_asked:
             return True
@@ -104,7 +103,7 @@ class Schedule:
         return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms
 
     def _commit(self) -> bool:
-        """Commit; when only bytes ask for it, not before the layers are four times the manifest."""
+        """Commit. If only the size makes it due, wait until the layers are four times as large as the manifest."""
         attached = self.attached
         transaction = attached.transaction
         if (
@@ -133,9 +132,9 @@ class Schedule:
         )
 
     def run(self, step: str) -> bool:
-        """Run a step that `due` returned; whether it did something. An error is kept, and the step is tried later.
+        """Run a step that `due` returned. Return whether it did anything. Keep an error, and try the step again later.
 
-        Raises: what no code foresees.
+        Raises: unexpected errors.
         """
         attached = self.attached
         steps: dict[str, Callable[[], bool | None]] = {
@@ -149,7 +148,7 @@ class Schedule:
         return self._try_step(step, steps[step])
 
     def relieve(self, timeline: str) -> bool:
-        """Flush all rows of one timeline, unless a flush of this tenant has to wait; whether it was done."""
+        """Flush all rows of one timeline, unless a flush of this tenant must wait. Return whether this was done."""
         attached = self.attached
         transaction, now_ms = attached.transaction, self._context.monotonic_ms()
         if transaction is None or transaction.request is not None or not self._retries.may_try("flush", now_ms):
@@ -186,16 +185,16 @@ class Schedule:
 
 
 class _Retries:
-    """Pauses by the name of a step, of a worker that does other steps meanwhile.
+    """Pauses of steps, by their names; a worker runs other steps meanwhile.
 
-    Times are milliseconds of a clock that only moves forward, from any start. Thread-safe, as far as two failures of
-    one step at once count as one.
+    Times are milliseconds of a monotonic clock, from any start. Thread-safe; two concurrent failures of one step may
+    count as one.
     """
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
         self._waits: dict[str, tuple[int, int]] = {}
-        """Failures in a row, and the time before which it is not tried."""
+        """Failures in a row, and the time before which the step is not tried."""
 
     def may_try(self, step: str, now_ms: int) -> bool:
         """Whether the pause is over."""
