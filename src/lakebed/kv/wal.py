@@ -1,11 +1,12 @@
-"""The log of one database: numbered objects, each a group of rows or a fence.
+"""The log of one database: numbered objects, each of which is a group of rows or a fence.
 
-Owns: `WalLog`: what ids there are, the append that makes a write durable, and the fence that ends an older writer.
+Owns: `WalLog`, which lists the ids, makes the append that makes a write durable, and the fence that ends an older
+writer.
 
 Invariants:
 - An append is one create-only put, and needs no boundary: a writer has one append in flight, its ids have no gaps, and
-  a newer writer's fence takes the very next one. Fences are never deleted, so a writer that wakes late finds the fence.
-- An id belongs to one write id; an append whose outcome is not known is tried again with the same bytes, or not at all.
+  a newer writer's fence takes the next id. Fences are never deleted, so a writer that wakes late finds the fence.
+- An id belongs to one write id. An append whose outcome is not known is repeated with the same bytes, or not at all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FENCE_TRIES_MAX = 100
 
 
 class WalEntry(NamedTuple):
-    """An object of the log, as a listing shows it."""
+    """An object of the log in a listing."""
 
     id: int
     size_bytes: int
@@ -34,7 +35,7 @@ class WalEntry(NamedTuple):
 
     @property
     def is_fence(self) -> bool:
-        """Whether it has no rows."""
+        """Whether the object is a fence, which has no rows."""
         return self.size_bytes == FENCE_BYTES
 
 
@@ -53,7 +54,7 @@ class WalLog:
         )
 
     def entries(self, after: int = 0, *, through: int | None = None) -> list[WalEntry]:
-        """What is there in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
+        """List objects in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
         start_after = wal_path(after) if after > 0 else None
         entries = []
         for meta in self._location.store.list(WAL_FOLDER, start_after=start_after):
@@ -66,31 +67,31 @@ class WalLog:
         return entries
 
     def ids(self, after: int = 0) -> list[int]:
-        """Ids above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
+        """Return the ids above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
         return [entry.id for entry in self.entries(after)]
 
     def last_id(self, after: int = 0) -> int:
-        """The last id; `after` itself when there is none above it. Cost: 1 LIST a thousand ids above `after`."""
+        """Return the last id; `after` if there is none above it. Cost: 1 LIST for each thousand ids above `after`."""
         entries = self.entries(after)
         return entries[-1].id if entries else after
 
     def exists(self, id: int) -> bool:
-        """Whether an object is there under this id. Cost: 1 HEAD."""
+        """Whether an object with this id exists. Cost: 1 HEAD."""
         return self._log.exists(id)
 
     def read(self, id: int) -> WalRecord:
-        """One record.
+        """Read one record.
 
         Raises:
-            NotFound: there is none, or it was collected.
-            Corruption, UnsupportedFormat: it cannot be read.
+            NotFound: there is no such record, or it was collected.
+            Corruption, UnsupportedFormat: the record cannot be read.
         Cost: 1 GET.
         """
         path = wal_path(id)
         return decode_record(self._log.read(id), path=path, id=id)
 
     def encode(self, rows: pa.RecordBatch, *, id: int, epoch: int) -> bytes:
-        """The bytes for `append`, with a write id of their own. Cost: no request.
+        """Encode the bytes for `append`, with a new write id. Cost: no request.
 
         Args:
             rows: at least one, `ROW_SCHEMA`, sequences without gaps.
@@ -98,21 +99,22 @@ class WalLog:
         return encode_record(rows, id=id, epoch=epoch, write_id=new_uuid(self._location.environment.rng))
 
     def encode_empty(self, *, id: int, epoch: int) -> bytes:
-        """The bytes for `append` of a record without rows, which only takes its id. Cost: no request."""
+        """Encode the bytes for `append` of a record without rows, which only takes its id. Cost: no request."""
         return encode_fence(id=id, epoch=epoch, write_id=new_uuid(self._location.environment.rng))
 
     def append(self, id: int, body: bytes) -> None:
-        """Create a record. When this returns, its rows are durable, and no older writer's can come behind them.
+        """Create a record. When this returns, its rows are durable, and no older writer's rows can follow them.
 
         Args:
-            id: the one after the last of this writer, or after its own fence.
-            body: from `encode`, for this id. After `OutcomeUnknown` the same bytes again, or nothing ever.
+            id: the id after this writer's last one, or after its own fence.
+            body: from `encode`, for this id. After `OutcomeUnknown`, append the same bytes again, or nothing any more.
 
         Raises:
-            Fenced: another writer's fence or record is there: this writer is no longer the owner.
-            Conflict: kind ``wal_id_taken``; another record of this epoch is there.
-            OutcomeUnknown: the store gave no clear answer; the rows may be durable.
-        Cost: 1 PUT; after an unclear answer 1 PUT a try; 2 GET more when another was there.
+            Fenced: another writer's fence or record has the id. This writer is no longer the owner.
+            Conflict: kind ``wal_id_taken``; another record of this epoch has the id.
+            OutcomeUnknown: the store gave no clear answer. The rows may be durable.
+
+        Cost: 1 PUT; after an unclear answer 1 PUT for each attempt; 2 GET more if another object was there.
         """
         write_id = find_write_id(body)
         if write_id is None:
@@ -135,10 +137,10 @@ class WalLog:
         """Try to create a fence at an id.
 
         Returns:
-            None: the fence is ours. A record: that is there instead (of an older writer that was faster: try the next
-            id; of a newer one: it is over).
+            None: the fence is ours. A record: this record has the id. If it is of an older writer that was faster, try
+            the next id; if it is of a newer one, this claim has failed.
 
-        Raises `OutcomeUnknown`. Cost: 1 PUT; 2 GET more when something was there.
+        Raises `OutcomeUnknown`. Cost: 1 PUT; 2 GET more if an object was there.
         """
         write_id = new_uuid(self._location.environment.rng)
         body = encode_fence(id=id, epoch=epoch, write_id=write_id)
@@ -148,7 +150,7 @@ class WalLog:
             except Conflict:
                 taker = self._read_taker(id)
                 if taker is None:
-                    continue  # it was collected while we looked, and the place is free again
+                    continue  # the object was collected during this call, and the id is free again
                 return taker
             return None
         raise OutcomeUnknown(

@@ -1,7 +1,7 @@
-"""Why an object or a version of a database is still here: who needs it, or when it may go. Reads only.
+"""Explanations why an object or a version of a database exists: what needs it, or when it may be deleted. Reads only.
 
 Owns: `why` and `why_version`. The answers follow the collector's rules (`lakebed.kv.reclaim`): the newest version and
-those that live checkpoints pin name files and a stretch of the log; fences, markers and the lease stay.
+those that live checkpoints pin need files and a range of the log; fences, markers and the lease stay.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _SHOWN_MAX = 4
 
 
 def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
-    """Who needs an object of the database, or when it may go.
+    """Explain what needs an object of the database, or when it may be deleted.
 
     Args:
         path: relative to the database's folder.
 
     Raises:
-        NotFound: there is no database; or no such object, and nothing needs it.
-        InvalidRequest: not a path.
+        NotFound: there is no database; or there is no such object, and nothing needs it.
+        InvalidRequest: the path is not valid.
         Corruption: a pinned version is unreadable, so what it needs is not known.
-    Cost: 1 LIST + 1 GET, 1 HEAD, and for a sorted file or log object 1 GET a pinned manifest.
+
+    Cost: 1 LIST + 1 GET, 1 HEAD, and for a sorted file or log object 1 GET for each pinned manifest.
     """
     check_path(path)
     log = ManifestLog(location)
@@ -61,12 +62,12 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
 
 
 def why_version(location: DatabaseLocation, version: str, *, store: str) -> Explanation:
-    """What keeps a version of the database, and what would free it.
+    """Explain what keeps a version of the database, and what would free it.
 
     Args:
         version: a version's number, or a live checkpoint by name or id.
 
-    Returns the version's number as the path. `Pin.expires_ms` is when a checkpoint ends; None: not by itself.
+    Returns the version's number as the path. `Pin.expires_ms` is the end of a checkpoint; None: no end by itself.
 
     Raises:
         NotFound: there is no database; kind ``version_not_found``.
@@ -100,7 +101,7 @@ def _number_of(loaded: Mapping[int, Manifest | None], manifest_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One object, and all that may need it."""
+    """One object, and everything that may need it."""
 
     location: DatabaseLocation
     path: str
@@ -110,11 +111,11 @@ class _Question:
     store: str
 
     def explain_kept(self, because: str) -> Explanation:
-        """Kept whatever the versions say."""
+        """Explain an object that is kept independently of the versions."""
         return Explanation(self.path, (), f"{self.path} is kept: {because}.")
 
     def file(self, file_id: str) -> Explanation:
-        """Of a sorted file."""
+        """Explain a sorted file."""
         newest = self.newest
         is_current = newest.destroyed_at_ms is None and file_id in file_ids(newest)
         needing = [checkpoint for checkpoint in self.live if self._names(checkpoint, file_id)]
@@ -129,7 +130,7 @@ class _Question:
         return self._free("neither the newest version nor a pinned one names it")
 
     def log(self, wal_id: int) -> Explanation:
-        """Of a log object."""
+        """Explain a log object."""
         is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
         needing = []
         for checkpoint in self.live:
@@ -143,7 +144,7 @@ class _Question:
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
 
     def manifest(self, manifest_id: int) -> Explanation:
-        """Of a manifest."""
+        """Explain a manifest."""
         is_current = manifest_id == self.newest.manifest_id
         needing = [checkpoint for checkpoint in self.live if checkpoint.manifest_id == manifest_id]
         if is_current or needing:
@@ -158,7 +159,7 @@ class _Question:
         return manifest is not None and file_id in file_ids(manifest)
 
     def explain_need(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
-        """Of what the newest version or checkpoints need."""
+        """Explain an object that the newest version or checkpoints need."""
         pins = [pin_of(checkpoint, self.pinned[checkpoint.manifest_id], store=self.store) for checkpoint in needing]
         who = [f"checkpoint {describe_checkpoint(checkpoint)}" for checkpoint in needing[:_SHOWN_MAX]]
         if len(needing) > _SHOWN_MAX:
@@ -171,7 +172,7 @@ class _Question:
         return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_join_words(who)}.")
 
     def _free(self, because: str) -> Explanation:
-        """Needed by nothing; what a missing version may need is not known."""
+        """Explain an object that nothing needs. It is not known what a missing version may need."""
         missing = [checkpoint for checkpoint in self.live if self.pinned[checkpoint.manifest_id] is None]
         if missing:
             pins = tuple(pin_of(checkpoint, None, store=self.store) for checkpoint in missing)

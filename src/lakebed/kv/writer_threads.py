@@ -1,9 +1,9 @@
 """The background threads of an open database: which steps they run, and when each is due.
 
-Three threads, because a long step must not delay a short one: the log and the lease; files and what others publish;
-compaction. The first begins with the opening, each other one when it has something to do, so that a process that opens
-a database for one read and closes it starts one. Does not know: how a thread waits and what it does with errors
-(`lakebed.kv.background`).
+There are three threads, because a long step must not delay a short one. One writes the log and the lease, one flushes
+files and polls for what others publish, and one compacts. The first starts with the opening, each of the others when it
+has work. So a process that opens a database for one read and closes it starts only one thread. Does not know: how a
+thread waits and what it does with errors (`lakebed.kv.background`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from lakebed.kv.background import Background, Step, Stopped
 from lakebed.kv.writer import WriterCore
 
 COMPACTION_DELAY_S: Final = 1.0
-"""After the opening, before what others left is compacted. What this process flushes is compacted at once. A database
-that is closed sooner would have begun a compaction, which costs an update of the manifest, and thrown it away."""
+"""Delay after the opening before files of earlier processes are compacted. Files that this process flushes are
+compacted at once. A database that is closed earlier would have begun a compaction, which costs an update of the
+manifest, in vain."""
 
 DELAYED_FACTOR: Final = 2
-"""Times `DatabaseOptions.l0_compaction_count`: with so many files of level 0 there is no delay. Processes that only
-open, write a row and close would merge nothing otherwise."""
+"""With this many times `DatabaseOptions.l0_compaction_count` files of level 0 there is no delay. Otherwise processes
+that only open, write a row and close would never merge files."""
 
 
 class WriterThreads:
-    """The threads of one writer; none before `start`."""
+    """The threads of one writer. There are none before `start`."""
 
     def __init__(self, writer: WriterCore) -> None:
         self._writer = writer
@@ -39,7 +40,7 @@ class WriterThreads:
         )
 
     def start(self) -> None:
-        """Begin to run the steps."""
+        """Start to run the steps."""
         writer, background = self._writer, self._background
         writer.has_background = True
         later: dict[str, list[Step]] = {
@@ -58,16 +59,16 @@ class WriterThreads:
         )
 
     def stop(self) -> None:
-        """Let every thread end after its step, and wait for that."""
+        """Make every thread end after its step, and wait for the ends."""
         self._background.stop()
 
     def _end(self) -> None:
-        """Let every thread end. A write that still comes runs the steps that it would wait for."""
+        """Make every thread end. A later write runs the steps for which it would wait."""
         self._writer.has_background = False
         self._background.end()
 
     def _write_log(self) -> None:
-        """Make durable what no writer waits for. If nothing is pending then, the next write calls `make_room`."""
+        """Make rows durable for which no writer waits. If none are pending then, the next write calls `make_room`."""
         writer = self._writer
         writer.make_durable()
         with writer.lock:

@@ -1,11 +1,11 @@
-"""The store that callers hold: any driver, with views of folders, counted requests, retries and bounds.
+"""The store that callers use: any driver, with views of folders, counted requests, retries and bounds.
 
 Invariants:
 - Every path is checked before a driver sees it, and a view cannot leave its folder.
-- Every request is counted, also those that fail; a retry is a request.
-- A request is retried only when that is harmless: all except create-only puts, and those only when the failed one
-  certainly had no effect. An unclear create-only put is `OutcomeUnknown` at once: only its caller can find out whose
-  the object is (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
+- Every request is counted, including those that fail. A retry is a request.
+- A request is retried only if that is harmless. This holds for all requests except create-only puts; these are retried
+  only if the failed one certainly had no effect. An unclear create-only put raises `OutcomeUnknown` at once, because
+  only its caller can find out who put the object (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
 - Waits come from the injected clock, their jitter from the injected generator.
 """
 
@@ -45,10 +45,10 @@ from lakebed.runtime import Condition, Environment, follow_forks, map_in_pool
 R = TypeVar("R")
 
 _ANSWERS = (NotFound, AlreadyExists)
-"""Regular results of a working store: not counted as errors."""
+"""Regular results of a working store, which are not counted as errors."""
 
 _PUT_TOGETHER_MAX = 16
-"""Objects of one `put_each` that are on their way to a remote store at a time."""
+"""Most objects of one `put_each` that are sent to a remote store concurrently."""
 
 
 def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
@@ -73,12 +73,12 @@ class _Gate:
         follow_forks(self, _Gate._begin)
 
     def _begin(self) -> None:
-        """Have nothing in flight: in a forked process, what was is the parent's."""
+        """Begin with nothing in flight: in a forked process, earlier requests belong to the parent."""
         self._request_count = 0
         self._bytes = 0
 
     def run(self, request: Callable[[], R], size_bytes: int) -> R:
-        """Make a request when there is room for it."""
+        """Wait until the bounds allow a request, then make it."""
         self._enter(size_bytes)
         try:
             return request()
@@ -118,7 +118,7 @@ class _Shared:
 
 
 class _AccountedUpload:
-    """An upload that is counted, as one call, when it ends."""
+    """An upload that is counted as one call when it ends."""
 
     def __init__(self, shared: _Shared, folder: str, upload: DriverUpload) -> None:
         self._shared = shared
@@ -127,7 +127,7 @@ class _AccountedUpload:
         self._started_s = shared.environment.clock.monotonic_s()
         self._size_bytes = 0
         self._is_asking = False
-        """The store is working, or it failed."""
+        """Whether the store is working on a request, or the last one failed."""
 
     def write(self, part: memoryview) -> None:
         gate, step = self._shared.gate, self._shared.limits.upload_part_bytes
@@ -230,7 +230,7 @@ class AccountedStore(ObjectStore):
 
     @property
     def is_versioned(self) -> bool:
-        """False: a deletion here is one."""
+        """False: deleted objects are not kept in versions."""
         return False
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
@@ -327,7 +327,7 @@ class AccountedStore(ObjectStore):
         self._put_with_reserve(put_once, views[0][0])
 
     def _put_at_once(self, objects: Sequence[tuple[str, Buffer]]) -> None:
-        """Put objects of a remote store, where each is a request and waits for its turn."""
+        """Put objects concurrently to a remote store, where each is a request that waits for its turn."""
 
         def put(item: tuple[str, Buffer]) -> None:
             self.put(*item, create_only=True)
@@ -335,7 +335,7 @@ class AccountedStore(ObjectStore):
         map_in_pool(self._shared.environment.runtime, put, objects, worker_count_max=_PUT_TOGETHER_MAX)
 
     def _put_with_reserve(self, put_once: Callable[[], None], full: str) -> None:
-        """Put; on a full disk once more, without the reserve."""
+        """Put. If the disk is full, release the reserve and put once more."""
         try:
             put_once()
         except Unavailable as error:
@@ -359,7 +359,7 @@ class AccountedStore(ObjectStore):
     def _upload(self, full: str, chunks: Iterator[memoryview], *, create_only: bool, durable: bool) -> int:
         """Make one upload, counted as one call.
 
-        No slot is held while the next chunk is made: that may need one itself.
+        No slot of the gate is held while the next chunk is made, because that may need a slot itself.
         """
         upload, size_bytes = self._begin_upload(full, create_only=create_only, durable=durable), 0
         try:
@@ -409,7 +409,7 @@ class AccountedStore(ObjectStore):
         *,
         path_of: Callable[[R], str],
     ) -> Iterator[Sequence[R]]:
-        """Pages of a listing, each when it is asked for; a wrong prefix is refused at once."""
+        """Return the pages of a listing. Each is requested when it is needed; an invalid prefix is refused at once."""
         folder = join_path(self._folder, check_folder(prefix))
         return self._take_pages(open_pages, folder, None if start_after is None else self._full(start_after), path_of)
 
@@ -434,7 +434,7 @@ class AccountedStore(ObjectStore):
                 pages = None
                 raise
 
-        empty_count = 1  # later an empty page comes without a request: the page before was marked as the last
+        empty_count = 1  # later an empty page needs no request: the previous page was marked as the last
         while True:
             count = partial(_page_requests, empty_count=empty_count)
             page = self._call("list", take, requests_of=count)
@@ -527,10 +527,10 @@ class AccountedStore(ObjectStore):
         requests_of: Callable[[R], int] | None = None,
         path: str = "",
     ) -> R:
-        """Make one request, retried while that is harmless, and count it.
+        """Make one request, retry it if that is harmless, and count it.
 
         Args:
-            bytes_of: bytes read and written, of a result; None: none.
+            bytes_of: returns the bytes read and written for a result; None: no bytes.
         """
         shared = self._shared
         clock, gate, counter = shared.environment.clock, shared.gate, shared.counter
@@ -587,7 +587,7 @@ def _page_requests(page: Sequence[object] | None, *, empty_count: int) -> int:
 
 
 def _count_there(body: Buffer | None) -> int:
-    """What is there is one request; what cannot be had so is none."""
+    """Count one request if there is a body, otherwise none."""
     return int(body is not None)
 
 

@@ -1,16 +1,16 @@
-"""The boundary of a numbered log: below it, ids are never used again, and their winners are recorded.
+"""The boundary of a numbered log. Ids below it are never used again, and their winners are recorded.
 
-A create-only put does not know deleted ids: a writer that stalls long enough could re-create a collected id and believe
-that it committed; and a writer that won, then stalled while its id was collected, must not believe that it lost. So
-before ids below ``B`` are deleted, a marker is created that lists (id, write id) of every id it passes: those in
-``[from, B)`` that were there, where ``from`` is the ``B`` of the marker before it.
+A create-only put does not know deleted ids. A writer that stalls long enough could re-create a collected id and believe
+that it committed. And a writer that won, then stalled while its id was collected, must not believe that it lost. So
+before ids below ``B`` are deleted, a marker is created that lists (id, write id) of every id that it passes: the ids in
+``[from, B)`` that existed, where ``from`` is the ``B`` of the previous marker.
 
 Invariants:
-- Markers form one chain, ``<folder>/<place in the chain as 20 digits>``: each is create-only and durable, and begins
-  where the one before it ends. So two collectors cannot list the same ids: the later one might find an object that a
-  late writer re-created after the earlier one's deletion, and record it as the winner.
-- A marker is raised only when an id >= B exists: so the next free id is never passed.
-- The newest `MARKER_COUNT_KEPT` markers are kept; a writer that stalls for longer gets `OutcomeUnknown`.
+- Markers form one chain, ``<folder>/<place in the chain as 20 digits>``. Each is create-only and durable, and begins
+  where the previous one ends. So two collectors cannot list the same ids. Otherwise the later one might find an object
+  that a late writer re-created after the earlier one's deletion, and record it as the winner.
+- A marker is raised only if an id >= B exists, so the next free id is never passed.
+- The newest `MARKER_COUNT_KEPT` markers are kept. A writer that stalls for longer gets `OutcomeUnknown`.
 
 Format: docs/format/numbered-log.md.
 """
@@ -32,23 +32,24 @@ from lakebed.runtime import Environment
 MARKER_COUNT_KEPT: Final = 64
 
 LOOKS_MAX: Final = 1_000
-"""How often state that others change meanwhile is read again."""
+"""How often state is read again that other processes change at the same time."""
 
 _FORMAT: Final = 1
 _DIGITS: Final = 20
 
 CreateOutcome = Literal["open", "won", "lost", "forgotten"]
-"""The markers' record of (id, write id): not passed; passed as ours; passed as another's; no longer recorded."""
+"""What the markers say of (id, write id): not passed; passed as ours; passed as another writer's; not recorded any
+more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """One step of the boundary: ids in ``[passed_from, below)`` were passed, and these were their winners."""
+    """One step of the boundary: the ids in ``[passed_from, below)`` were passed, with their winners."""
 
     below: int
     passed_from: int
     winners: Mapping[int, str | None]
-    """Write id of every id that was there; None where its writer gave none (another client's)."""
+    """Write id of every id that existed; None if its writer, another client, gave none."""
 
 
 def encode_marker(marker: Marker) -> bytes:
@@ -75,7 +76,7 @@ def decode_marker(body: Any, *, path: str) -> Marker:
 
 
 _NONE: Final = (0, Marker(0, 0, {}))
-"""What is the newest marker before one is raised."""
+"""The newest marker before any marker is raised."""
 
 
 def _is_place(name: str) -> bool:
@@ -86,15 +87,15 @@ class Boundary:
     """The markers of one log.
 
     Args:
-        folder: of its markers, where other clients do not delete unknown files.
+        folder: the folder of the markers, in which other clients do not delete unknown files.
     """
 
     def __init__(self, store: ObjectStore, folder: str, *, environment: Environment) -> None:
         self._store = store
         self._folder = folder
         self._environment = environment
-        # Markers never change, so the newest one seen stays valid while its object is there; it goes before newer ones
-        # when they are many, or with the log, which may then be made anew with other markers in the same places.
+        # Markers never change, so the newest one seen stays valid while its object exists. It is deleted when there are
+        # many newer ones, or with the log, which may then be created anew with other markers at the same places.
         self._newest: tuple[int, Marker] = _NONE
         self._object: ObjectMeta | None = None
         self.was_read = False
@@ -105,9 +106,9 @@ class Boundary:
         return join_path(self._folder, f"{place:0{_DIGITS}d}")
 
     def newest(self) -> tuple[int, Marker]:
-        """Return the newest marker and its place; place 0 and an empty marker when none was raised.
+        """Return the newest marker and its place; place 0 and an empty marker if none was raised.
 
-        Cost: 1 LIST, and 1 GET when there is one that was not seen yet; 1 LIST more after the log was deleted.
+        Cost: 1 LIST, and 1 GET for a marker that was not seen yet; 1 LIST more after the log was deleted.
         """
         for _ in range(LOOKS_MAX):
             seen, listed = self._newest, self._object
@@ -134,17 +135,17 @@ class Boundary:
 
     @property
     def seen_below(self) -> int:
-        """The boundary as last seen; the real one may be higher; lower in a log that was made anew. Cost: 0."""
+        """The boundary as last seen. The real one may be higher, or lower in a log that was made anew. Cost: 0."""
         return self._newest[1].below
 
     def current(self) -> int:
-        """Ids below this are never used again; 0 when no marker was raised. Cost: that of `newest`."""
+        """Return the boundary, below which ids are never used again; 0 if no marker was raised. Cost: as `newest`."""
         return self.newest()[1].below
 
     def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
-        """Return the outcome of a create by the markers, by its write id (None: of a client that gives none).
+        """Return the outcome of a create, by its write id (None: of a client that gives none), from the markers.
 
-        Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
+        Cost: as `newest`; for an id that was passed also 1 GET for each marker raised since.
         """
         marker = self._find_passing(number)
         if not isinstance(marker, Marker):
@@ -154,8 +155,8 @@ class Boundary:
     def has_other_winner(self, number: int, write_id: str | None) -> bool:
         """Whether the markers name another winner of a number than this write id.
 
-        False for a number that was not there when it was passed: other clients delete numbers before that, and may put
-        them back. Cost: that of `create_outcome`.
+        False for a number that did not exist when it was passed: other clients delete numbers before that, and may put
+        them back. Cost: as `create_outcome`.
         """
         marker = self._find_passing(number)
         return isinstance(marker, Marker) and number in marker.winners and marker.winners[number] != write_id
@@ -176,8 +177,9 @@ class Boundary:
         """Create the marker that follows the one at place `after`, and remove those that are too old.
 
         Returns:
-            False when another collector was first: list the ids to pass again, from its marker on.
-        Cost: 1 PUT and 1 LIST, and 1 DELETE when there are too many.
+            False if another collector was first. List the ids to pass again, from its marker on.
+
+        Cost: 1 PUT and 1 LIST, and 1 DELETE if there are too many.
         """
         body = encode_marker(marker)
         try:
@@ -187,8 +189,8 @@ class Boundary:
         places = self._places()
         if len(places) > MARKER_COUNT_KEPT:
             self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
-        # No place is left when the log was deleted meanwhile; a late one when we stalled so long that ours was created
-        # again.
+        # No place is left if the log was deleted in between. A later place means that we stalled so long that our
+        # marker was created again.
         return bool(places) and places[-1] < after + MARKER_COUNT_KEPT
 
     def _places(self) -> list[int]:

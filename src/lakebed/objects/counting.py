@@ -1,7 +1,7 @@
 """Counters of requests, for `ObjectStore.count` and for Prometheus.
 
-Owns: which open counts a request belongs to. Invariants: a request is counted once in every open count whose folder it
-was made through, and once in the process's metrics; counting never waits for a request.
+Owns: the mapping of a request to open counts. Invariants: a request is counted once in every open count through whose
+folder it was made, and once in the process's metrics. Counting never waits for a request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RequestCounter:
 
     @contextmanager
     def count(self, folder: str) -> Iterator[RequestCounts]:
-        """Count what goes through `folder` (``""`` is the root) and the folders below it."""
+        """Count the requests through `folder` (``""`` is the root) and the folders below it."""
         counts = RequestCounts()
         entry = (folder, counts)
         with self._lock:
@@ -73,7 +73,7 @@ class RequestCounter:
         """Count one call made through a view of `folder`.
 
         Args:
-            requests: the call's retries included.
+            requests: number of requests, including retries.
             moved: bytes (read, written).
             path: for the log.
         """

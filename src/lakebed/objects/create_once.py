@@ -1,8 +1,9 @@
-"""Create-only puts whose reply may be lost: retry the same object until its path is taken, then check whose it is.
+"""Create-only puts whose reply may be lost. They retry the same object until its path is taken, then check whose it is.
 
-Invariants: nothing is decided while the path is empty, because an unanswered put may still land after a read that found
-nothing; all tries have the same body, so any of them that lands is ours. An object whose folder could not be synced is
-not put again: the system reports such a failure once, and a second sync would call durable what is not.
+Invariants: nothing is decided while the path is empty, because an unanswered put may still take effect after a read
+that found no object. All attempts have the same body, so any of them that succeeds is ours. An object whose folder
+could not be synced is not put again: the system reports such a failure once, and a second sync would succeed although
+the object is not durable.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakebed.runtime import Environment
 R = TypeVar("R")
 
 TRIES_MAX: Final = 12
-"""Unclear answers before giving up: about half a minute of waiting at the most."""
+"""Unclear answers before giving up: at most about half a minute of waiting."""
 
 _NEW_TRIES_MAX: Final = 3
 
@@ -32,7 +33,7 @@ def until_answered(request: Callable[[], R], *, what: str, environment: Environm
     """Repeat a harmless request until it is answered, because the outcome of a change depends on it.
 
     Raises:
-        OutcomeUnknown: no answer `TRIES_MAX` times. Never `Unavailable`, which would mean that nothing happened.
+        OutcomeUnknown: `TRIES_MAX` attempts had no answer. Never `Unavailable`, which would mean that nothing happened.
     """
     backoff = Backoff(environment, _PAUSES, attempts_max=TRIES_MAX)
     for _ in backoff:
@@ -54,15 +55,16 @@ def create_once(
     """Create an object, although replies may be lost.
 
     Args:
-        is_ours: whether the object at `path` is the one that we put; by default, equal bytes. Let it compare a write id
-            where two writers may put equal bytes and only one may win.
+        is_ours: returns whether the object at `path` is the one that we put; by default compares the bytes. If two
+            writers may put equal bytes and only one may win, pass a function that compares a write id.
 
     Raises:
         AlreadyExists: another object is there.
         Unavailable: of `LASTING_KINDS`; no attempt had an effect, and waiting would not help.
-        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may exist, or still land. Kind
-            ``unsynced``: it is there, and may be gone after a power loss; no second sync would tell.
-    Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
+        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times. The object may exist, or may still appear.
+            Kind ``unsynced``: it exists, and may be gone after a power loss; a second sync would not detect this.
+
+    Cost: 1 PUT; after an unclear answer 1 PUT for each attempt, and 1 GET if the path was taken.
     """
     unclear: Unavailable | OutcomeUnknown | None = None
     for _ in Backoff(environment, _PAUSES, attempts_max=TRIES_MAX):
@@ -73,7 +75,7 @@ def create_once(
                 raise
             unclear = error
         except AlreadyExists:
-            # Even after the first try it may be ours: a proxy or a client may have repeated the request.
+            # Even after the first attempt it may be ours: a proxy or a client may have repeated the request.
             try:
                 content = store.get(path)
             except NotFound:
@@ -94,12 +96,12 @@ def create_once(
 
 
 def put_new_each(store: ObjectStore, objects: Sequence[tuple[str, Buffer]]) -> None:
-    """Put small objects create-only under unique names, all of them durable when this returns; else as `put_new`.
+    """Put small objects create-only under unique names. All are durable when this returns. Otherwise as `put_new`.
 
-    A collection without a grace may delete some of them before they are synced: that is no error, as it would be none
-    a moment later.
+    A collection without a grace may delete some of them before they are synced. This is not an error, as it would not
+    be one a moment later.
 
-    Raises as `put_new`; `OutcomeUnknown`, kind ``unsynced``: they are there, and not durable, whatever is tried.
+    Raises as `put_new`; `OutcomeUnknown`, kind ``unsynced``: they exist, and cannot be made durable any more.
     """
     try:
         store.put_each(objects)
@@ -110,12 +112,12 @@ def put_new_each(store: ObjectStore, objects: Sequence[tuple[str, Buffer]]) -> N
             raise
         for path, body in objects:
             put_new(store, path, body, durable=False)
-        # Also those that were there, of which only the name may be durable.
+        # Include those that existed before: possibly only their names are durable.
         _sync_present(store, [path for path, _ in objects])
 
 
 def _sync_present(store: ObjectStore, paths: Sequence[str]) -> None:
-    """Sync objects, but for those that were deleted meanwhile."""
+    """Sync objects, except those that were deleted in between."""
     try:
         store.sync(paths)
     except NotFound:
@@ -125,15 +127,16 @@ def _sync_present(store: ObjectStore, paths: Sequence[str]) -> None:
 
 
 def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True) -> None:
-    """Put an object create-only under a unique name; after a lost reply put the same bytes again.
+    """Put an object create-only under a unique name. After a lost reply put the same bytes again.
 
-    Where two writers may race for the name, use `create_once`, which continues until it is clear whose the object is.
+    If two writers may race for the name, use `create_once`, which continues until it is clear whose the object is.
 
     Raises:
-        AlreadyExists: other bytes are there.
-        Unavailable, OutcomeUnknown: from the store; with OutcomeUnknown the object may exist, with kind ``unsynced`` it
-            does, and may be gone after a power loss.
-    Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET when the object exists.
+        AlreadyExists: an object with other bytes is there.
+        Unavailable, OutcomeUnknown: from the store. With OutcomeUnknown the object may exist. With kind ``unsynced`` it
+            exists, and may be gone after a power loss.
+
+    Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET if the object exists.
     """
     for tries_left in reversed(range(_NEW_TRIES_MAX)):
         try:

@@ -1,14 +1,15 @@
-"""Checksummed JSON documents: an object on one line that any tool reads. Pure.
+"""Checksummed JSON documents: an object on one line, which any tool can read. Pure.
 
-Owns: the envelope, whose content and further members are its user's (DO NOT CHANGE)::
+Owns: the envelope; its users define the content and further members (DO NOT CHANGE)::
 
     {"checksum":"<16 hex digits>","format":1,"min_reader":1, ... ,"features":[],"<what>":{...}}
 
 Invariants:
-- The checksum is xxh3-64 of every byte behind its closing quotation mark; the bytes up to there are compared. So each
-  byte is covered. It stands at the same place in every format to come, and is looked at before anything else.
-- `min_reader` above the reader's format, a feature, a field or a value that is not known: `UnsupportedFormat`. Nothing
-  unknown is ever dropped. Wrong bytes are `Corruption` with the path.
+- The checksum is xxh3-64 of every byte after its closing quotation mark. The bytes up to there are compared with their
+  expected values, so each byte is covered. The checksum will be at the same place in every future format, and is
+  checked before anything else.
+- A `min_reader` above the reader's format, or an unknown feature, field or value, raises `UnsupportedFormat`. Nothing
+  unknown is ever dropped. Wrong bytes raise `Corruption` with the path.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Header(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """The members that every document has; a subclass adds the content, and what else stands in front of it."""
+    """The members that every document has. A subclass adds the content, and further members before the content."""
 
     checksum: str
     format: int
@@ -54,10 +55,10 @@ class Document(Generic[E]):
     """One kind of document.
 
     Args:
-        envelope: what a document is decoded as.
-        what: ``manifest``: for messages.
+        envelope: the type as which a document is decoded.
+        what: the name of the content, such as ``manifest``, also for messages.
         header: the bytes between the checksum and the content, from the quotation mark on.
-        format: the newest that this lakebed reads.
+        format: the newest format that this lakebed reads.
     """
 
     def __init__(self, envelope: type[E], *, what: str, header: bytes, format: int) -> None:
@@ -67,9 +68,9 @@ class Document(Generic[E]):
         self._format = format
 
     def encode(self, content: msgspec.Struct) -> bytes:
-        """The document. Equal contents have equal bytes. Cost: that of encoding JSON.
+        """Encode a document. Equal contents have equal bytes. Cost: that of encoding JSON.
 
-        Raises `InvalidRequest` (``not_utf8``): a text of it, such as a path, has bytes that are not UTF-8.
+        Raises `InvalidRequest` (``not_utf8``): a text in the content, such as a path, is not UTF-8.
         """
         body = bytearray(self._start)
         try:
@@ -85,10 +86,10 @@ class Document(Generic[E]):
         return bytes(body)
 
     def decode(self, body: Buffer, *, path: str) -> E:
-        """The document in the bytes of an object.
+        """Decode the document in the bytes of an object.
 
         Raises:
-            Corruption: these are not the bytes that were written.
+            Corruption: the bytes are not those that were written.
             UnsupportedFormat: written by a newer lakebed.
         """
         view = memoryview(body).cast("B")
@@ -116,7 +117,7 @@ class Document(Generic[E]):
         return envelope
 
     def _check_header(self, view: memoryview, *, path: str) -> None:
-        """Raise `UnsupportedFormat` if the envelope says so; the caller reports any other fault."""
+        """Raise `UnsupportedFormat` if the envelope requires it. The caller reports any other fault."""
         try:
             header = _headers.decode(view)
         except _DECODE_ERRORS:
@@ -136,13 +137,13 @@ class Document(Generic[E]):
 
 
 def decode_object(body: Buffer, kind: type[T], *, path: str) -> T:
-    """What an object of JSON without an envelope holds.
+    """Decode a JSON object without an envelope.
 
     Args:
-        kind: forbids unknown fields where they may decide what the object means.
+        kind: the type. It forbids unknown fields if these may change what the object means.
 
     Raises:
-        Corruption: these are not the bytes that were written.
+        Corruption: the bytes are not those that were written.
         UnsupportedFormat: written by a newer lakebed.
     """
     try:

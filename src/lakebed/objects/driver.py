@@ -1,14 +1,14 @@
 """The interface of a kind of object store below the port: the `Driver` protocol.
 
 A driver makes single requests and nothing else: no counting, no retries, no views of sub-folders. `AccountedStore` adds
-those to any driver and is what callers use. Paths are already checked, and are relative to the driver's root.
+these to any driver, and callers use only that. Paths are already checked, and are relative to the driver's root.
 
 To add a kind of object store: implement `Driver`, choose it by its scheme in `open._driver`, add the scheme to
 `path`, and run the contract of the port (the fixture `opened` in ``tests/conftest.py``) over it.
 
-Invariants every driver keeps: those of `lakebed.objects.port`, for one request; errors are `lakebed.errors` only;
-`Unavailable` means that the request certainly had no effect or may be repeated, `OutcomeUnknown` that a create-only put
-may have had its effect.
+Invariants that every driver keeps: those of `lakebed.objects.port`, for one request. Errors are `lakebed.errors` only.
+`Unavailable` means that the request certainly had no effect or may be repeated; `OutcomeUnknown` means that a
+create-only put may have had its effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakebed.objects.port import ByteRange, Listing, ObjectMeta, Upload
 
 
 class DriverUpload(Upload, Protocol):
-    """An upload that knows what it has asked for."""
+    """An upload that knows how many requests it has made."""
 
     @property
     def request_count(self) -> int:
@@ -42,18 +42,18 @@ class Driver(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether requests use a network: then concurrency and bytes in flight are bounded."""
+        """Whether requests use a network. Then concurrency and bytes in flight are bounded."""
 
     @property
     def delete_batch_count_max(self) -> int:
-        """Paths that one DELETE request takes."""
+        """Most paths that one DELETE request takes."""
 
     @property
     def range_gap_bytes_max(self) -> int:
-        """The largest gap between two ranges that is read, because another request would take longer."""
+        """The largest gap between two ranges that is read too, because another request would take longer."""
 
     def require_folder(self, folder: str, *, held: bool) -> Driver:
-        """The driver for `ObjectStore.require_folder` of a folder. Where there are no folders, the driver itself."""
+        """Return the driver for `ObjectStore.require_folder` of a folder; without folders, the driver itself."""
         return self
 
     def release_folder(self) -> None:
@@ -67,11 +67,11 @@ class Driver(Protocol):
         """One GET for each of `ranges`, which are already coalesced."""
 
     def get_resident(self, path: str, byte_range: ByteRange | None) -> Buffer | None:
-        """One GET that waits for no disk and no network; None where it would."""
+        """One GET that waits for no disk and no network; None if it would have to wait."""
         return None
 
     def map(self, path: str) -> Buffer | None:
-        """One object in memory without reading it; None where that is not possible."""
+        """Map one object into memory without reading it; None if that is not possible."""
         return None
 
     def head(self, path: str) -> ObjectMeta:
@@ -81,36 +81,36 @@ class Driver(Protocol):
         """One PUT of a one-dimensional byte view."""
 
     def put_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> None:
-        """Create-only PUTs, all of them durable together if that is asked for."""
+        """Create-only PUTs; with `durable` they are made durable together."""
         for path, body in objects:
             self.put(path, body, create_only=True, durable=False)
         if durable:
             self.sync([path for path, _ in objects])
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> DriverUpload:
-        """Begin an object of unknown size, which replaces an existing one, or with create-only fails."""
+        """Begin an object of unknown size. It replaces an existing one; with `create_only` it fails instead."""
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
-        """Objects below a folder in order, one LIST a page; the last page may be empty."""
+        """List the objects below a folder in order, one LIST for each page. The last page may be empty."""
 
     def path_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[str]]:
-        """The paths of `list_pages`, of files that were just deleted too."""
+        """List the paths of `list_pages`, possibly also of files that were just deleted."""
         return ([meta.path for meta in page] for page in self.list_pages(prefix, start_after, page_count))
 
     def list_level(self, prefix: str) -> Listing:
-        """One level below a folder, in order."""
+        """List one level below a folder, in order."""
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """One DELETE of at most `delete_batch_count_max` paths; missing ones are fine."""
+        """One DELETE of at most `delete_batch_count_max` paths. Missing objects are not an error."""
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
-        """One COPY that replaces its target; create-only of stores of this machine, never of remote ones."""
+        """One COPY that replaces its target. Only local stores get `create_only`, remote ones never."""
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Make objects that others wrote durable; a no-op where every write is durable."""
+        """Make objects that others wrote durable; a no-op if every write of the store is durable."""
 
     def url(self, path: str) -> str:
-        """URL of an object, for another engine."""
+        """Return the URL of an object, for another engine."""
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """A URL with its own permission."""
+        """Return a URL with its own permission."""

@@ -1,13 +1,13 @@
-"""Syncs of many open files at the same time, in one request to the kernel: Linux's asynchronous I/O.
+"""Concurrent syncs of many open files by one request to the kernel: Linux's asynchronous I/O.
 
-The sync of a file ends with a flush of the disk, which takes a millisecond however small the file is. Syncs that wait
-at the same time share flushes, so sixteen take hardly longer than one. The kernel runs them without a thread of ours
-for each: such threads took more processor time than the syncs.
+The sync of a file ends with a flush of the disk, which takes a millisecond however small the file is. Concurrent syncs
+share flushes, so sixteen take hardly longer than one. The kernel runs them without a thread of ours for each; such
+threads took more processor time than the syncs.
 
 Owns: the system calls, and the queues that they need. Invariants:
-- What a file gets is `fsync`: nothing is weaker than one call for each, and each has an outcome of its own.
-- A queue with an answer under way is not used again: what comes later would be taken for the answer to another request.
-- A queue belongs to one process: a fork has its own.
+- Each file gets an `fsync`: the guarantee is that of one call for each file, and each has its own outcome.
+- A queue with an outstanding answer is not used again: the answer would be taken for that to another request.
+- A queue belongs to one process. A fork has its own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 DESCRIPTORS_MAX: Final = 64
-"""Files of one request."""
+"""Most files of one request."""
 
 _QUEUES_KEPT_MAX: Final = 16
-"""Queues without a request that are kept: to end one takes a while, and a system has 65,536 places in all."""
+"""Most idle queues that are kept: to end one takes a while, and a system has 65,536 entries in all."""
 
 _REQUEST: Final = struct.Struct("<QIiHhIQQqQII")  # struct iocb
 _EVENT: Final = struct.Struct("<QQqq")  # struct io_event
@@ -35,7 +35,7 @@ _WORD: Final = ctypes.c_long
 
 
 class _Numbers(NamedTuple):
-    """Of the system calls."""
+    """The numbers of the system calls."""
 
     setup: int
     submit: int
@@ -48,7 +48,7 @@ _NUMBERS: Final = {"x86_64": _Numbers(206, 209, 208, 207), "aarch64": _Numbers(0
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Where requests of one process go, and answers come from; one thread uses it at a time."""
+    """The kernel's queue for requests and answers of one process. One thread uses it at a time."""
 
     process: int
     handle: int
@@ -58,8 +58,9 @@ def sync_each(descriptors: Sequence[int]) -> list[int] | None:
     """Sync open files and folders, at most `DESCRIPTORS_MAX`.
 
     Returns:
-        Of each 0, or the number of its error; None: the system does not do this, and nothing is known of any.
-    Cost: 2 system calls, and as long as about one `fsync`.
+        For each file 0, or the number of its error; None: the system does not support this, and no outcome is known.
+
+    Cost: 2 system calls, and about the time of one `fsync`.
     """
     queue = _take_queue()
     if queue is None:
@@ -69,20 +70,20 @@ def sync_each(descriptors: Sequence[int]) -> list[int] | None:
     requests = ctypes.create_string_buffer(b"".join(rows))
     first = ctypes.addressof(requests)
     pointers = (ctypes.c_void_p * count)(*range(first, first + _REQUEST.size * count, _REQUEST.size))
-    # An interrupt from here on leaves the queue: its answers are still to come.
+    # An interrupt from here on abandons the queue, because its answers are still to come.
     begun = _call("submit", queue.handle, count, ctypes.addressof(pointers))
     outcomes = _wait(queue, begun, count) if begun > 0 else None
     _keep(queue)
     if outcomes is None or begun == count:
         return outcomes
-    rest = sync_each(descriptors[begun:])  # of those the first was refused: only of that one is the reason known
+    rest = sync_each(descriptors[begun:])  # the first of these was refused; only the reason for that one is known
     if rest is None and any(outcomes):
-        rest = [errno.EIO] * (count - begun)  # a failure is reported once: a second sync of all would not see it
+        rest = [errno.EIO] * (count - begun)  # a failure is reported once, so a second sync of all could miss one
     return None if rest is None else outcomes[:begun] + rest
 
 
 def _wait(queue: _Queue, begun: int, count: int) -> list[int]:
-    """The outcomes of requests, once all that were begun have ended."""
+    """Wait until all requests that were begun have ended. Return their outcomes."""
     outcomes = [0] * count
     events = ctypes.create_string_buffer(_EVENT.size * begun)
     while begun:
@@ -97,11 +98,11 @@ def _wait(queue: _Queue, begun: int, count: int) -> list[int]:
 
 
 _QUEUES: Final[list[_Queue]] = []
-"""Those without a request."""
+"""The idle queues."""
 
 
 def _take_queue() -> _Queue | None:
-    """A queue without a request; None: the system has none for us."""
+    """Return an idle queue; None: the system provides none."""
     process = os.getpid()
     while _QUEUES:
         try:
@@ -126,7 +127,7 @@ def _keep(queue: _Queue) -> None:
 
 
 def _load_library() -> Any:
-    """The C library, where the system and the machine are known; else None."""
+    """Load the C library if the system and the machine are known; otherwise return None."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None
     if platform.machine() not in _NUMBERS:
@@ -140,7 +141,7 @@ _LIBRARY: Final = _load_library()
 
 
 def _call(name: str, *arguments: int) -> int:
-    """What a system call returns; an error as a negative number."""
+    """Make a system call and return its result. An error is a negative number."""
     number = getattr(_NUMBERS[platform.machine()], name)
     result: int = _LIBRARY.syscall(_WORD(number), *(ctypes.c_ulong(argument) for argument in arguments))
     return result if result >= 0 else -ctypes.get_errno()

@@ -1,19 +1,21 @@
-"""Local folders: whole-file puts that are never seen half-written, and that survive power loss.
+"""Local folders, with whole-file puts that are never seen half-written and that survive power loss.
 
 Owns: the system calls. Invariants:
-- A create-only put writes a file without a name (``O_TMPFILE``; elsewhere a hidden one), then gives it its name with
-  ``link``, which fails when the name is taken. Never ``rename``: that would replace what another writer acknowledged.
-- With ``durable=True`` the file is synced before it gets its name, then its folder; the folders above it once in the
-  life of the store, because their creator may not have synced them.
-- Hidden names of unfinished files are neither listed nor accepted as paths; those that a crash left are removed when
-  a store first writes such a file into their folder, a day after they were made.
-- Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
-  link with which another program replaces a checked folder is not noticed: permissions must prevent that.
-- A root that was there is not made anew: it was renamed or removed, and what is written under its old name would not be
-  found where the rest is. The same holds for the folder of a view that requires it.
-- Listing order is that of the whole path, though a folder is read at a time: a folder sorts as its name with a slash.
+- A create-only put writes a file without a name (``O_TMPFILE``; elsewhere a hidden file), then gives it its name with
+  ``link``, which fails if the name is taken. It never uses ``rename``, which would replace a file that another writer
+  has acknowledged.
+- With ``durable=True`` the file is synced before it gets its name, then its folder. The folders above are synced once
+  in the life of the store, because their creator may not have synced them.
+- Hidden names of unfinished files are neither listed nor accepted as paths. Files that a crash left are removed a day
+  after they were made, when a store first writes such a file into their folder.
+- Symbolic links below the root are not objects. They are neither listed nor followed. The check of a folder is
+  remembered, so a link by which another program replaces a checked folder is not detected: permissions must prevent it.
+- A root that existed is not created anew. It was renamed or removed, and new files under its old name would be
+  separated from the others. The same holds for the folder of a view that requires it.
+- Listings are in the order of whole paths, although one folder is read at a time: a folder sorts as its name with a
+  slash.
 
-Does not know: network file systems, whose ``link`` and ``fsync`` promise less; they are not supported.
+Does not know: network file systems, whose ``link`` and ``fsync`` promise less. They are not supported.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ from lakebed.runtime import Environment, map_in_pool, new_lock
 R = TypeVar("R")
 
 _READ_FIRST_BYTES: Final = 64 << 10
-"""One read of this size gets a small object whole, without asking for its size first."""
+"""One read of this size returns a small object as a whole, without a request for its size."""
 _LARGE_BYTES: Final = 128 << 10
-"""From here on the C library may give a block pages of its own, and making them takes longer than reading into them."""
+"""From this size on the C library may map new pages for a block, which takes longer than reading into them."""
 _IO_BYTES_MAX: Final = 1 << 30
-"""Linux moves at most 2 GiB - 4 KiB in one call."""
+"""Most bytes of one call. The limit of Linux is 2 GiB - 4 KiB."""
 
 _TEMPORARY: Final = re.compile(r"\.lakebed-[0-9a-f]{16}\.tmp")
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -66,17 +68,17 @@ _NOT_A_FOLDER: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMP
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PUT_TRIES_MAX: Final = 16
 _ABANDONED_S: Final = 86_400
-"""Age at which an unfinished file is abandoned: no put takes a day."""
+"""Age from which an unfinished file counts as abandoned: no put takes a day."""
 
 _SYNCED_TOGETHER_MAX: Final = 4
-"""Files that threads sync at a time, where the kernel does not: twice as fast as one; more are no faster."""
+"""Files that threads sync concurrently if the kernel cannot: twice as fast as one at a time; more are not faster."""
 
-# On macOS fsync stops at the drive's cache, and this goes through it.
+# On macOS fsync writes only to the drive's cache; this also flushes that cache.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class _LocalUpload:
-    """A file in the object's folder that gets its name when it is complete: until then it has none, or a hidden one."""
+    """A file in the object's folder that gets its name when it is complete. Until then it has none, or a hidden one."""
 
     request_count = 1
 
@@ -89,7 +91,8 @@ class _LocalUpload:
         self._descriptor = descriptor
         self._create_only = create_only
         self._durable = durable
-        # An interrupt (Ctrl-C) may abandon what another thread writes: the number could be another file's by then.
+        # After an interrupt (Ctrl-C) one thread may abandon a file that another one writes: the lock ensures that the
+        # descriptor's number does not belong to another file by then.
         self._lock = new_lock()
 
     def write(self, part: memoryview) -> None:
@@ -186,7 +189,7 @@ class LocalDriver(Driver):
             os.close(descriptor)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """One open and one read a range."""
+        """One open, and one read for each range."""
         descriptor = self._open(path)
         try:
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
@@ -196,9 +199,9 @@ class LocalDriver(Driver):
             os.close(descriptor)
 
     def get_resident(self, path: str, byte_range: ByteRange | None) -> Buffer | None:
-        """Open, ask the system for what it has in its cache, close. The lookup of the name may wait, as that of `head`.
+        """Open, read what the system has in its cache, close. The look-up of the name may wait, as that of `head`.
 
-        Where a file system cannot tell, nothing is resident.
+        If a file system cannot tell, nothing counts as resident.
         """
         if _RWF_NOWAIT is None:
             return None
@@ -211,19 +214,19 @@ class LocalDriver(Driver):
             is_whole = os.preadv(descriptor, [body], start, _RWF_NOWAIT) == end - start
             return memoryview(body).toreadonly() if is_whole else None
         except OSError:
-            return None  # it is not there yet, or cannot be read: `get` waits, and tells
+            return None  # it is not there yet, or cannot be read: `get` waits, and raises the error
         finally:
             os.close(descriptor)
 
     def map(self, path: str) -> Buffer | None:
-        """Map a whole file; the descriptor is closed again, so that many may be mapped."""
+        """Map a whole file. The descriptor is closed again, so that many files may be mapped."""
         if not self._nameless and not os.path.isdir(_PROC):
             return None
         descriptor = self._open(path)
         try:
-            import pyarrow as pa  # here, for who only lists and copies objects needs no Arrow
+            import pyarrow as pa  # here, because programs that only list and copy objects need no Arrow
 
-            # By the number of the descriptor, not by the path: what was checked is what is mapped.
+            # By the number of the descriptor, not by the path, so that the checked file is mapped.
             with pa.memory_map(f"{_PROC}/{descriptor}", "r") as file:
                 return cast(Buffer, file.read_buffer())
         except OSError:
@@ -270,7 +273,7 @@ class LocalDriver(Driver):
                 else:
                     self._write_hidden(place, name, body, create_only, durable)
             except FileNotFoundError:
-                self._make_folder(folder)  # or another program removed it meanwhile: create it again
+                self._make_folder(folder)  # it is missing, or another program has removed it: create it
                 continue
             except FileExistsError as error:
                 if durable:
@@ -296,7 +299,7 @@ class LocalDriver(Driver):
                 if durable:
                     self._sync_each([path for path, _ in objects])
         except _UnsyncedError as error:
-            # The system reports a failure once: a second sync would succeed, though bytes are lost.
+            # The system reports a failure once. A second sync would succeed although bytes are lost.
             raise OutcomeUnknown(
                 f"{self.root_url}/{error.path} and {len(objects) - 1} more objects were written, but could not be "
                 f"synced ({error.reason}): they are there now, and may be cut short after a power loss",
@@ -305,10 +308,10 @@ class LocalDriver(Driver):
             ) from error.reason
 
     def _put_nameless_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> bool:
-        """Put objects as files that get their names when they are whole.
+        """Put objects as files that get their names when they are complete.
 
         Returns:
-            Whether that is possible; else none of them has a name.
+            Whether that is possible. If not, none of them has a name.
         """
         folders = list(dict.fromkeys(path.rpartition("/")[0] for path, _ in objects))
         if not self._nameless or len(folders) + len(objects) > DESCRIPTORS_MAX:
@@ -327,7 +330,7 @@ class LocalDriver(Driver):
                     descriptors.append(_open_nameless(self._place(path.rpartition("/")[0])))
                     _write_all(descriptors[-1], body)
             except OSError as error:
-                if error.errno in _NO_NAMELESS:  # the folder is missing, or files without names are
+                if error.errno in _NO_NAMELESS:  # the folder is missing, or files without names are not supported
                     return False
                 raise self._translate(error, "write", paths[0]) from error
             for descriptor, path in zip(descriptors, paths, strict=True):
@@ -374,7 +377,7 @@ class LocalDriver(Driver):
         raise self._vanishing(path)
 
     def _lacks_nameless(self, error: OSError, place: str) -> bool:
-        """Whether a put failed because this file system lacks files without names; then no other tries to make one."""
+        """Whether a put failed because this file system lacks files without names. Later puts then do not try them."""
         is_said = error.errno == errno.EOPNOTSUPP or (error.errno in _NO_NAMELESS and os.path.isdir(place))
         if not self._nameless or not is_said:
             return False
@@ -416,7 +419,7 @@ class LocalDriver(Driver):
             os.close(parent)
 
     def name_nameless(self, descriptor: int, path: str, *, durable: bool) -> None:
-        """Give a whole file its name; the caller closes it."""
+        """Give a complete file its name. The caller closes it."""
         folder, _, name = path.rpartition("/")
         parent = os.open(self._place(folder), _OPEN_FOLDER)
         try:
@@ -493,7 +496,7 @@ class LocalDriver(Driver):
         _remember(self._durable, folder, self._memory_count_max)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Sync files and their folders, many at the same time."""
+        """Sync files and their folders, many concurrently."""
         try:
             self._sync_each(paths)
         except _UnsyncedError as error:
@@ -509,7 +512,7 @@ class LocalDriver(Driver):
             self.make_parents_durable(folder)
 
     def _sync_named(self, names: Sequence[tuple[str, bool]]) -> None:
-        """Sync what has these paths: files, where the flag says so, and folders."""
+        """Sync the files and folders of these paths. The flag says which are files."""
         descriptors: list[int] = []
         try:
             for path, is_file in names:
@@ -520,7 +523,7 @@ class LocalDriver(Driver):
                 os.close(descriptor)
 
     def _flush_each(self, descriptors: Sequence[int], paths: Sequence[str]) -> None:
-        """Sync what is open, at the same time where the system can; else each, a few at a time."""
+        """Sync open files and folders, in one request if the system can, otherwise a few concurrently."""
         codes = sync_each(descriptors) if _F_FULLFSYNC is None else None
         if codes is None:
             codes = map_in_pool(self._runtime, _flush_code, descriptors, worker_count_max=_SYNCED_TOGETHER_MAX)
@@ -566,11 +569,11 @@ class LocalDriver(Driver):
             raise self._translate(error, "sync", folder) from error
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
-        """Pages of a lazy walk: a folder is read when the listing reaches it."""
+        """Return the pages of a lazy walk. A folder is read when the listing reaches it."""
         return _pages_of(self._metas(prefix, start_after), page_count)
 
     def path_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[str]]:
-        """As `list_pages`, without a look at each file."""
+        """As `list_pages`, without a system call for each file."""
         return _pages_of(self._walk(prefix, start_after), page_count)
 
     def _metas(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
@@ -580,7 +583,7 @@ class LocalDriver(Driver):
                 yield _meta(path, status)
 
     def list_level(self, prefix: str) -> Listing:
-        """One level; a folder counts when an object is below it."""
+        """List one level. A folder is listed only if an object is below it."""
         objects: list[ObjectMeta] = []
         folders: list[str] = []
         for name in self._names(prefix):
@@ -607,8 +610,8 @@ class LocalDriver(Driver):
     def _names(self, folder: str) -> list[str]:
         """Return the names of files, and of folders with a slash, in order; empty for a missing folder.
 
-        Nothing but names is held: a folder may have a million files, and an entry of the system takes four times as
-        much memory as its name.
+        Only names are kept in memory: a folder may have a million files, and a directory entry takes four times as much
+        memory as its name.
         """
         if folder:
             self._check(folder + "/x")
@@ -640,7 +643,7 @@ class LocalDriver(Driver):
         return f"{self._root}/{folder}" if folder else self._root
 
     def _check(self, path: str) -> None:
-        """Refuse names of unfinished files, and folders that are reached through a link; remembered by folder."""
+        """Refuse names of unfinished files, and folders that are reached through a link. Remember checked folders."""
         folder, _, name = path.rpartition("/")
         if name.startswith(".lakebed-") and _TEMPORARY.fullmatch(name):
             raise InvalidRequest(f"{path} is a name of lakebed's unfinished files: choose another", kind="invalid_path")
@@ -648,9 +651,9 @@ class LocalDriver(Driver):
             self._check_real(folder)
 
     def _check_real(self, folder: str) -> None:
-        """Refuse a folder that is reached through a link; a folder that is missing is reached through none.
+        """Refuse a folder that is reached through a link. A missing folder is accepted.
 
-        Cost: 1 system call a folder above it, up to the root.
+        Cost: 1 system call for each folder above it, up to the root.
         """
         at = ""
         for name in folder.split("/"):
@@ -673,7 +676,7 @@ class LocalDriver(Driver):
             _remember(self._checked, folder, self._memory_count_max)
 
     def _check_required(self, verb: str, path: str) -> None:
-        """Refuse a change in a view whose folder is not the one that it was."""
+        """Refuse a change in a view whose folder was renamed, removed or replaced."""
         if self._required is not None and self._required.is_other():
             raise self._moved(verb, path, self._required.place)
 
@@ -733,7 +736,7 @@ class LocalDriver(Driver):
 
 
 class _RequiredFolder:
-    """The folder of a view: is it still there, and the same? What was never there may be made."""
+    """The folder of a view. Checks whether it still exists and is the same. One that never existed may be created."""
 
     def __init__(self, place: str, *, held: bool) -> None:
         self.place = place
@@ -744,7 +747,7 @@ class _RequiredFolder:
         self.look()
 
     def look(self) -> None:
-        """Note that the folder is there; one that is to be held is opened, so that its number is given to no other."""
+        """Record that the folder exists. If it is `held`, open it, so that no other folder gets its inode number."""
         self._was_there = self._was_there or os.path.isdir(self.place)
         if self._is_held and self._identity is None and self._was_there:
             with suppress(OSError):
@@ -753,17 +756,17 @@ class _RequiredFolder:
                 self._identity = _identity(os.fstat(descriptor))
 
     def release(self) -> None:
-        """Hold the folder no longer. Again is a no-op."""
+        """Close the folder. A second call is a no-op."""
         self._is_held = False
         if self._close is not None:
             self._close()
 
     def is_gone(self) -> bool:
-        """Whether a folder that was there is not. Cost: 1 system call."""
+        """Whether a folder that existed is missing now. Cost: 1 system call."""
         return self._was_there and not os.path.isdir(self.place)
 
     def is_other(self) -> bool:
-        """Whether a folder that is held has lost its name. Cost: 1 system call; for one that is not held none."""
+        """Whether a held folder has lost its name. Cost: 1 system call; none if the folder is not held."""
         if not self._is_held:
             return False
         if self._identity is None:
@@ -780,7 +783,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _pages_of(names: Iterator[R], page_count: int) -> Iterator[Sequence[R]]:
-    """Pages of so many, and at the end one with fewer or none."""
+    """Yield pages of `page_count` items, and at the end one with fewer or none."""
     page: list[R] = []
     for name in names:
         if len(page) == page_count:
@@ -802,7 +805,7 @@ def _meta(path: str, status: os.stat_result) -> ObjectMeta:
 
 
 def _status(place: str) -> os.stat_result | None:
-    """Return None when the file was removed since its folder was read."""
+    """Return the status of a file; None if it was removed since its folder was read."""
     try:
         return os.lstat(place)
     except FileNotFoundError:
@@ -814,7 +817,7 @@ def _give_name(hidden: str, target: str, *, create_only: bool) -> None:
         try:
             os.link(hidden, target)
         except FileExistsError:
-            # A file system of a network asks again after a lost reply, and finds the name that it has just given.
+            # A network file system repeats a request after a lost reply, and then finds the name that it just gave.
             if not os.path.samefile(hidden, target):
                 raise
         os.unlink(hidden)
@@ -827,7 +830,7 @@ def _open_nameless(place: str) -> int:
 
 
 def _link_nameless(descriptor: int, name: str, parent: int) -> None:
-    """Give a file without a name one in an open folder; fails when it is taken."""
+    """Give a file without a name a name in an open folder. Fails if the name is taken."""
     # Naming a folder's descriptor makes Python call linkat, which can follow the link in /proc.
     os.link(f"{_PROC}/{descriptor}", name, dst_dir_fd=parent, follow_symlinks=True)
 
@@ -839,9 +842,9 @@ def _write_all(descriptor: int, body: memoryview) -> None:
 
 
 def _read_once(descriptor: int, start: int, size_bytes: int) -> bytes | memoryview:
-    """What one call reads, at most `size_bytes`: a large piece in memory of Arrow's, which is used again."""
+    """Read at most `size_bytes` by one call. A large piece is read into memory of Arrow's, which is reused."""
     allocate = None if size_bytes < _LARGE_BYTES else getattr(sys.modules.get("pyarrow"), "allocate_buffer", None)
-    if allocate is None:  # who only lists and copies objects needs no Arrow
+    if allocate is None:  # programs that only list and copy objects need no Arrow
         return os.pread(descriptor, size_bytes, start)
     body = memoryview(allocate(size_bytes)).cast("B")
     return body[: os.preadv(descriptor, [body], start)].toreadonly()
@@ -870,7 +873,7 @@ def _flush(descriptor: int) -> None:
 
 
 def _flush_code(descriptor: int) -> int:
-    """Sync a file: 0, or the number of the error."""
+    """Sync a file. Return 0, or the number of the error."""
     try:
         _flush(descriptor)
     except OSError as error:
@@ -908,7 +911,7 @@ def _sync_folder(place: str, flush: Callable[[int], None] = _flush) -> None:
 
 
 def _remove_abandoned(place: str) -> None:
-    """Remove unfinished files that are unchanged for a day, by the clock of the folder's file system."""
+    """Remove unfinished files that were unchanged for a day, by the clock of the folder's file system."""
     with os.scandir(place) as scan:
         hidden = [entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)]
     if not hidden:

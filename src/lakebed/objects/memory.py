@@ -1,8 +1,8 @@
 """Objects in this process's memory: `memory://name`, for tests, simulations and scratch work.
 
-Owns: the dictionary of each name. Invariants: same name in one process, same objects; a body is copied when it is put,
-so a caller may reuse its buffer; nothing survives the process. Times come from the injected clock, so that a simulation
-is reproducible. Every operation is one or two atomic dictionary operations and needs no lock.
+Owns: the dictionary of each name. Invariants: in one process, the same name denotes the same objects. A body is copied
+when it is put, so a caller may reuse its buffer. Nothing survives the process. Times come from the injected clock, so
+that a simulation is reproducible. Every operation is one or two atomic dictionary operations and needs no lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakebed.objects.driver import Driver
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
 _Entry = tuple[bytes, int, str]
-"""Body, time in Unix ms, and an etag of its content, as in the large stores."""
+"""Body, time in Unix ms, and an etag of the content, as in the large stores."""
 
 _FOLDERS: Final[dict[str, dict[str, _Entry]]] = {}
 

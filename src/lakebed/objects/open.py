@@ -1,7 +1,7 @@
 """`open_store`: from a URL to a store.
 
-Owns: which driver serves which scheme, how a store is pickled, and how objects outside a store are reached: a path that
-is a URL (`is_url`) names an object of another root, which `place_of` opens with the settings of the store.
+Owns: the driver of each scheme, the pickling of stores, and access to objects outside a store. A path that is a URL
+(`is_url`) names an object of another root, which `place_of` opens with the settings of the store.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
 
 
 def open_elsewhere(store: ObjectStore, url: str) -> ObjectStore:
-    """Open another root with the settings of `store`, where it has them. Raises as `open_store`. Cost: no request."""
+    """Open another root with the settings of `store`, if it has some. Raises as `open_store`. Cost: no request."""
     return store.elsewhere(url) if isinstance(store, OpensElsewhere) else open_store(url)
 
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """Opens other roots with the settings of one store; buckets once, for each has its own connections."""
+    """Opens other roots with the settings of one store. Each bucket is opened once, as it has its own connections."""
 
     scheme: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -130,7 +130,7 @@ class _Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _Reopen:
-    """Return the call that opens the same store in another process."""
+    """A picklable call that opens the same store in another process."""
 
     url: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -169,7 +169,7 @@ def _driver(
 
 
 def _hint(folder: str) -> str:
-    """The folder that may have been meant, next to one that is not there; else what is there."""
+    """Suggest the existing folder that may have been meant instead of a missing one; otherwise say what is there."""
     above, name = os.path.split(folder)
     try:
         names = sorted(entry.name for entry in os.scandir(above) if entry.is_dir())

@@ -4,8 +4,9 @@ Invariants:
 - A path is relative, ``/``-separated, without empty, ``.`` or ``..`` segments, without NUL, and encodable as UTF-8.
 - A URL is taken literally, without percent-decoding: ``open_store(store.root_url)`` opens the same store whatever its
   name, and other engines (Hadoop's path class) read URLs the same way.
-- A text that begins with a scheme, as ``s3:bucket`` does, is a URL or refused: never a local folder of that name, which
-  is written ``./s3:bucket``. Every location that a user gives is read by `parse_url` or `local_path`.
+- A text that begins with a scheme, such as ``s3:bucket``, is a URL or is refused. It never denotes a local folder of
+  that name, which is written ``./s3:bucket``. Every location that a user gives is parsed by `parse_url` or
+  `local_path`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class StoreUrl:
 
 
 def check_path(path: str) -> str:
-    """Return `path` when it may name an object.
+    """Return `path` if it may name an object.
 
     Raises:
         InvalidRequest: it is empty, absolute, or has empty, ``.`` or ``..`` segments, or is not UTF-8.
@@ -78,7 +79,7 @@ def check_path(path: str) -> str:
 
 
 def is_path(path: str) -> bool:
-    """Return whether `path` may name an object; see `check_path`. Every call to a store asks this once or twice."""
+    """Return whether `path` may name an object; see `check_path`. Every call to a store calls this once or twice."""
     if "\0" in path or not _WRONG_SEGMENTS.isdisjoint(path.split("/")):
         return False
     return path.isascii() or _SURROGATE.search(path) is None
@@ -90,13 +91,13 @@ def is_url(path: str) -> bool:
 
 
 def check_folder(prefix: str) -> str:
-    """Return `prefix` when it may name a folder: a path, or ``""`` for the root. One final slash is removed."""
+    """Return `prefix` if it may name a folder: a path, or ``""`` for the root. One final slash is removed."""
     folder = prefix.removesuffix("/") if prefix != "/" else prefix
     return check_path(folder) if folder else folder
 
 
 def join_path(folder: str, path: str) -> str:
-    """``folder/path``; either may be empty."""
+    """Join to ``folder/path``; either may be empty."""
     return f"{folder}/{path}" if folder and path else folder or path
 
 
@@ -144,10 +145,10 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """Return the path of a file or folder of this machine, which a user gave as a path or as ``file:///path``.
+    """Return the path of a local file or folder, which a user gave as a path or as ``file:///path``.
 
     Raises:
-        InvalidRequest: it is empty, or a URL of another scheme: a local file of that name is not what was meant.
+        InvalidRequest: the text is empty, or a URL of another scheme: the user did not mean a local file of that name.
     """
     text = os.fspath(path)
     if text.startswith("file:/"):

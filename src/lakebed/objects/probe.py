@@ -1,12 +1,14 @@
-"""What a store is asked by an object that is put for it: whether it honours create-only puts, and what time it has.
+"""Probes: objects that are put to find out whether a store honours create-only puts, and what its time is.
 
-Owns: the probe object's name. The puts are tested once, before the first object that depends on them: a create-only
-put decides every commit, so a store that ignores the condition (some S3-compatible servers do) would let two writers
-overwrite each other; it is refused before anything else is stored.
+Owns: the name of the probe object.
 
-A lake probes its own root, and a database outside of a lake its folder; a table's collection asks in the table's folder
-for the time. A process that dies between the probe's put and its delete leaves the probe behind: every reader of a
-folder ignores such objects (`is_probe`), and cleaning a lake or a database deletes those that are older than an hour
+Create-only puts are tested once, before the first object that depends on them. They decide every commit, so a store
+that ignores the condition (some S3-compatible servers do) would let two writers overwrite each other. Such a store is
+refused before anything else is stored.
+
+A lake probes its own root, and a database outside of a lake its folder. A table's collection determines the time in the
+table's folder. A process that dies between the put and the delete of a probe leaves the probe. Every reader of a folder
+ignores such objects (`is_probe`), and the collection of a lake or a database deletes those that are older than an hour
 (`leftover_probes`).
 """
 
@@ -21,7 +23,7 @@ from lakebed.runtime import Environment
 
 _PREFIX: Final = "lakebed-probe-"
 PROBE_AGE_MS_MIN: Final = 3_600_000
-"""A probe older than this (milliseconds) belongs to a process that died: probing takes two requests."""
+"""A probe that is older than this (milliseconds) belongs to a dead process, because probing takes two requests."""
 
 
 def is_probe(path: str) -> bool:
@@ -30,11 +32,12 @@ def is_probe(path: str) -> bool:
 
 
 def leftover_probes(store: ObjectStore, *, environment: Environment, dry_run: bool = False) -> tuple[ObjectMeta, ...]:
-    """The probes directly in a folder that are older than `PROBE_AGE_MS_MIN`, by our clock and by the store's.
+    """Return the probes directly in a folder that are older than `PROBE_AGE_MS_MIN`, by our clock and by the store's.
 
     Args:
-        dry_run: by our clock alone, for asking the store writes.
-    Cost: 1 LIST, and that of `store_time_ms` when there are some.
+        dry_run: use only our clock, because asking the store writes.
+
+    Cost: 1 LIST, and that of `store_time_ms` if there are probes.
     """
     probes = [meta for meta in store.list_with_delimiter("").objects if is_probe(meta.path)]
     before_ms = environment.clock.now_ms() - PROBE_AGE_MS_MIN
@@ -46,7 +49,7 @@ def leftover_probes(store: ObjectStore, *, environment: Environment, dry_run: bo
 
 
 def probe_create_only(store: ObjectStore, *, environment: Environment | None = None) -> None:
-    """Create one object twice; the second put must be refused.
+    """Create one object twice, and check that the second put is refused.
 
     Raises:
         InvalidRequest: kind ``create_only_ignored``: the store overwrote the object.
@@ -57,7 +60,7 @@ def probe_create_only(store: ObjectStore, *, environment: Environment | None = N
     try:
         store.put(path, b"first", create_only=True, durable=False)
         store.put(path, b"second", create_only=True, durable=False)
-    except AlreadyExists:  # of the first put too: a client may have repeated it after a lost reply
+    except AlreadyExists:  # also if the first put raised it: a client may have repeated it after a lost reply
         return
     finally:
         store.delete([path])
@@ -71,14 +74,14 @@ def probe_create_only(store: ObjectStore, *, environment: Environment | None = N
 
 @runtime_checkable
 class StorageClock(Protocol):
-    """A store whose objects are dated by who writes them, and lie in a storage that has a time of its own."""
+    """A store whose objects have the times of their writers, in a storage that has a time of its own."""
 
     def storage_ms(self) -> int:
-        """The time of the storage, in Unix milliseconds."""
+        """Return the time of the storage, in Unix milliseconds."""
 
 
 def store_time_ms(store: ObjectStore, *, environment: Environment) -> int:
-    """The time of the store, in Unix milliseconds. Cost: 1 PUT + 1 HEAD + 1 DELETE, or that of `StorageClock`."""
+    """Return the store's time, in Unix milliseconds. Cost: 1 PUT + 1 HEAD + 1 DELETE, or that of `StorageClock`."""
     if isinstance(store, StorageClock):
         return store.storage_ms()
     path = f"{_PREFIX}{new_uuid(environment.rng)}"

@@ -6,8 +6,8 @@ folder, and when it is released.
 A deletion writes a little before it deletes anything: its plan and the boundary below which ids are never used again.
 On a full disk these puts fail, and nothing could be freed. So a lake keeps a reserve of `RESERVE_BYTES`. A put that
 finds the disk full inside `freeing_space` deletes the nearest reserve, in the folders of its path or above the store's
-root, and is retried once; when the outermost `freeing_space` ends, the reserve is written again, as large as there is
-room for by then; the next cleaning makes it whole.
+root, and is retried once. When the outermost `freeing_space` ends, the reserve is written again, as large as the free
+space allows. The next collection restores its full size.
 
 Invariants: only puts inside `freeing_space` release it, and only in the calling thread. The reserve contains no data,
 so its loss at any point is harmless. Object stores never fill, so they have none.
@@ -34,14 +34,17 @@ _LOCAL: Final = "file://"
 
 RESERVE_PATH: Final = "_lakebed/reserve"
 RESERVE_BYTES: Final = 1 << 20
-"""Room for the plan of a deletion of about ten thousand files; an expiry that needs more goes in smaller steps."""
+"""Space for the plan of a deletion of about ten thousand files. An expiry that needs more runs in smaller steps."""
 
 DATABASE_RESERVE_BYTES: Final = 256 << 10
-"""Room for two manifests of a hundred files and a marker of a thousand versions. A smaller reserve is not made: its
-room is then free for what another folder writes to delete something."""
+"""Space for two manifests of a hundred files and a marker of a thousand versions.
+
+A smaller reserve is not written, so that another folder can use the space for the puts of its deletions.
+"""
 
 _FOLDERS_ABOVE_MAX: Final = 3
-"""A database lies two folders below the root of its lake, and may be opened by a path of its own."""
+"""Most folders above a store's root that are searched. A database is two folders below the root of its lake, and may be
+opened by its own path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ _given_up_by: ContextVar[list[_Reserve] | None] = ContextVar("_given_up_by", def
 
 @contextmanager
 def freeing_space() -> Iterator[None]:
-    """Let puts of this thread release the reserve when the disk is full. Also a decorator; may be nested."""
+    """Allow puts of this thread to release the reserve if the disk is full. Also a decorator; may be nested."""
     if _given_up_by.get() is not None:
         yield
         return
@@ -74,7 +77,7 @@ def freeing_space() -> Iterator[None]:
 
 
 def _restore(reserve: _Reserve) -> None:
-    """Write a released reserve again, as large as there is room for; the next cleaning makes it whole."""
+    """Write a released reserve again, as large as the free space allows. The next collection restores its full size."""
     body = memoryview(_body(reserve.size_bytes))
     while len(body) >= DATABASE_RESERVE_BYTES:
         try:
@@ -89,9 +92,10 @@ def give_up_reserve(driver: Driver, path: str) -> bool:
     """Release the reserve for a put that found the disk full. Return whether there was one, so that a retry may work.
 
     Args:
-        path: of the put.
+        path: the path of the put.
 
-    Cost: nothing outside of `freeing_space`; inside, 1 HEAD a folder of the path and above the root, and 1 DELETE.
+    Cost: nothing outside of `freeing_space`; inside, 1 HEAD for each folder of the path and above the root, and 1
+    DELETE.
     """
     given_up = _given_up_by.get()
     if given_up is None:
@@ -99,7 +103,7 @@ def give_up_reserve(driver: Driver, path: str) -> bool:
     for holder, place in _places(driver, path):
         try:
             size_bytes = holder.head(place).size_bytes
-        except LakebedError:  # none is there, or it may not be looked at
+        except LakebedError:  # there is no reserve, or this process may not access it
             continue
         holder.delete([place], durable=False)
         given_up.append(_Reserve(holder, place, size_bytes))
@@ -108,7 +112,7 @@ def give_up_reserve(driver: Driver, path: str) -> bool:
 
 
 def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
-    """Where a reserve may be: in the folders of a path, the nearest first, then above the root of a local folder."""
+    """Yield the places of a reserve: the folders of a path, the nearest first, then those above a local root."""
     folder = path
     while folder:
         folder = folder.rpartition("/")[0]
@@ -122,7 +126,9 @@ def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
 
 
 def keep_reserve(store: ObjectStore, *, size_bytes: int = RESERVE_BYTES) -> None:
-    """Write the reserve of a lake, or of a database outside of lakes, that has none or a part; on a full disk a no-op.
+    """Write the reserve of a lake, or of a database outside of lakes, if it is missing or too small.
+
+    A no-op on a full disk.
 
     Cost: nothing on object stores; else 1 HEAD, and 1 PUT of `size_bytes`.
     """

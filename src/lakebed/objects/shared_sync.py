@@ -1,8 +1,8 @@
-"""Syncs of folders, shared by all threads that wait for one of the same folder.
+"""Syncs of folders, shared by all threads that wait for a sync of the same folder.
 
-Owns: who syncs. Invariants: a sync that a caller returns from has begun after the call began, so it covers what the
-caller did before; a sync that failed fails for all that shared it, for a system reports such an error only once; one
-thread at a time syncs a folder, and while it does, those that come wait for the next one together.
+Owns: the choice of the thread that syncs. Invariants: a call returns after a sync that began after the call, so the
+sync covers what the caller did before. A failed sync fails for all callers that shared it, because a system reports
+such an error only once. One thread at a time syncs a folder. Callers that come in the meantime share the next sync.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lakebed.runtime import Condition, Runtime
 
 @dataclass(slots=True)
 class _Round:
-    """One sync, and what became of it."""
+    """One sync, and its outcome."""
 
     has_ended: bool = False
     error: OSError | None = field(
         default_factory=lambda: OSError(errno.EINTR, "the sync of the folder was interrupted")
     )
-    """Until the flush returns, nothing is synced: a signal's handler may end it with an error of any kind."""
+    """The error of the sync. It is set until the flush succeeds: a signal handler may end the flush with any error."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class _Folder:
 
     running: _Round | None = None
     following: _Round | None = None
-    """Has not begun: those that come now share it."""
+    """The next sync, which has not begun. New callers share it."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """What the threads of one process share."""
+    """The state that the threads of one process share."""
 
     id: int
     lock: AbstractContextManager[Any]
@@ -66,17 +66,17 @@ class SharedSyncs:
     def sync(self, descriptor: int) -> None:
         """Sync an open folder. Raises `OSError`.
 
-        Cost: 1 fsync; of callers that come while one is under way 1 for all of them together.
+        Cost: 1 fsync. Callers that come while one is under way share the next one.
         """
         process = self._process
         if process.id != os.getpid():
-            # A fork has none of the threads that this process waits for, and perhaps their locks. Two of its threads
-            # may both come here: each then goes on with what it made, and the later one stays.
+            # A fork has none of the threads for which this process waits, and possibly their locks. Two of its threads
+            # may both come here. Then each continues with the state that it made, and the later one stays.
             process = self._process = self._new_process()
         status = os.fstat(descriptor)
         key = status.st_dev, status.st_ino
         ours = None
-        try:  # from here on an interrupt (Ctrl-C) leaves no round that seems to run
+        try:  # from here on an interrupt (Ctrl-C) must not leave a round that seems to run
             with process.lock:
                 folder = process.folders.setdefault(key, _Folder())
                 shared = folder.following = folder.following or _Round()

@@ -1,7 +1,8 @@
 """Streams over single requests, for every store.
 
-Owns: how a stream is cut. Invariants: a range is read by one request after another, each when its chunk is asked for,
-so a stream never holds more than one chunk; a short body is recognised before an upload is begun.
+Owns: the division of a stream into requests. Invariants: a range is read by one request after another, each when its
+chunk is needed, so a stream never has more than one chunk in memory. A short body is detected before an upload is
+begun.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lakebed.objects.port import ByteRange, ObjectStore
 
 
 def byte_view(body: Buffer) -> memoryview:
-    """A read-only one-dimensional view of a buffer's bytes.
+    """Return a read-only one-dimensional view of a buffer's bytes.
 
     Raises:
         InvalidRequest: not a buffer, or not contiguous.
@@ -31,7 +32,7 @@ def byte_view(body: Buffer) -> memoryview:
 
 
 def check_chunks(chunks: Iterable[Buffer]) -> None:
-    """Raise `InvalidRequest` for a whole body in place of its chunks."""
+    """Raise `InvalidRequest` if a whole body was given instead of its chunks."""
     if isinstance(chunks, bytes | bytearray | memoryview | str) or not isinstance(chunks, Iterable):
         raise InvalidRequest(
             f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
@@ -40,7 +41,7 @@ def check_chunks(chunks: Iterable[Buffer]) -> None:
 
 
 def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Iterator[memoryview]:
-    """Return the whole stream when it has at most `bytes_max`; else an equal stream, its beginning included.
+    """Return the whole stream if it has at most `bytes_max`; otherwise an equal stream, including its beginning.
 
     Raises `InvalidRequest`.
     """
@@ -86,6 +87,6 @@ def _rest(store: ObjectStore, path: str, chunk: Buffer, start: int, end: int, ch
         try:
             chunk = store.get(path, byte_range=(start, min(end, start + chunk_bytes)))
         except InvalidRequest as error:
-            if error.kind == "invalid_range":  # the object ends where a chunk did, before the range does
+            if error.kind == "invalid_range":  # the object ends at the end of a chunk, before the end of the range
                 return
             raise
