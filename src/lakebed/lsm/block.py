@@ -2,11 +2,13 @@
 
 Owns: finding a key in a decoded block, and the bytes of a block in files of version 1 (one IPC record batch message of
 `ROW_SCHEMA`, without its schema message, compressed as a whole; they are read, and no longer written). Since version 2
-a block is stored in pages (`lakebed.lsm.page`). Invariants: rows are sorted by (key ascending, sequence descending); a
-block is immutable, and so is its batch, of which slices are views.
+a block is stored in pages (`lakebed.lsm.page`).
 
-Finding bisects over the offsets of the keys: only rows that are returned become Python objects. The second search of a
-block makes an object of every sixteenth key, and later ones bisect over those first.
+Invariants: rows are sorted by (key ascending, sequence descending). A block is immutable, and so is its batch, of which
+slices are views.
+
+A search bisects over the offsets of the keys, so only rows that are returned become Python objects. The second search
+of a block makes Python objects of every sixteenth key. Later searches bisect over these first.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ Compression = Literal["lz4", "zstd"]
 """How blocks may be compressed: an LZ4 block without frame, or a Zstandard frame."""
 
 NOT_COMPRESSED: Final = 0
-"""The codec of what is stored as it is. On disk: DO NOT CHANGE."""
+"""The codec of uncompressed bytes. On disk: DO NOT CHANGE."""
 CODEC_NUMBERS: Final[dict[Compression, int]] = {"lz4": 1, "zstd": 2}  # on disk: DO NOT CHANGE
 CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
 
 _PYTHON_BYTES_OF_BLOCK: Final = 4096
-"""What one block needs besides its columns: the message's metadata, batch, buffers, views."""
+"""Memory of a block in addition to its columns: the message's metadata, batch, buffers, views."""
 
 _MARK_ROWS: Final = 16
 """Rows from one mark to the next."""
 _PYTHON_BYTES_OF_MARK: Final = 48
-"""What a mark costs in addition to its bytes: a bytes object and its slot in a list."""
+"""Memory of a mark in addition to its bytes: a bytes object and its slot in a list."""
 
 _FEW_KEYS: Final = 16
-"""So many keys are looked for one by one: setting up arrays would take longer."""
+"""Up to so many keys are searched one by one, because setting up arrays would take longer."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -58,7 +60,7 @@ _new_row: Final = tuple.__new__
 
 
 class BlockEntry(NamedTuple):
-    """What the index of a file says of a block."""
+    """The entry of a block in the index of a file."""
 
     offset: int
     length: int
@@ -81,7 +83,7 @@ class _Point(NamedTuple):
     text: bytes
     """The keys, one after another."""
     offsets: memoryview
-    """Where each begins in there, and at the end where the last one ends."""
+    """The offset at which each key begins in `text`, and finally the end of the last one."""
     key_at: Callable[[int], bytes]
     sequences: memoryview
     kinds: memoryview
@@ -89,7 +91,7 @@ class _Point(NamedTuple):
     values: memoryview
     expires: memoryview
     ends: bytes
-    """One byte a row: whether `expires` holds for it. Both are empty if no row of the block has a TTL."""
+    """One byte for each row: whether `expires` is valid for it. Both are empty if no row of the block has a TTL."""
 
 
 class Block:
@@ -112,16 +114,16 @@ class Block:
         self._point: _Point | None = None
         self._marks: list[bytes] | None = None
         self._words: tuple[int, npt.NDArray[np.uint64]] | None = None
-        """How much all keys begin with in common, and the 8 bytes of each behind that as one number."""
+        """The length of the prefix that all keys share, and the 8 bytes of each key after it as one number."""
 
     @property
     def plain(self) -> bool:
-        """Only PUT, no row has a TTL, each key once in the whole file."""
+        """Whether there are only PUT rows without a TTL, and each key occurs once in the whole file."""
         return self.flags & PLAIN != 0
 
     @property
     def tombstones_only(self) -> bool:
-        """Only DELETE."""
+        """Whether there are only DELETE rows."""
         return self.flags & TOMBSTONES_ONLY != 0
 
     @property
@@ -131,7 +133,7 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, what searching makes of it included: the copy of its keys, marks and words."""
+        """Memory of the block, including what searches make of it: the copy of its keys, marks and words."""
         point = self._point or self._make_point()
         key_bytes, row_count = len(point.text), len(point.rows)
         marks_bytes = (key_bytes + row_count * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
@@ -139,7 +141,7 @@ class Block:
         return int(self.batch.get_total_buffer_size()) + made_bytes + _PYTHON_BYTES_OF_BLOCK
 
     def slice(self, start: int, end: int) -> Block:
-        """Rows [start, end), without a copy."""
+        """Return rows [start, end), without a copy."""
         if start == 0 and end == self.batch.num_rows:
             return self
         block = Block(
@@ -152,33 +154,35 @@ class Block:
         return block
 
     def through(self, sequence: int) -> Block:
-        """The rows whose sequences are at most `sequence`; a copy if any is larger."""
+        """Return the rows whose sequences are at most `sequence`; a copy if any is larger."""
         if self.max_sequence <= sequence:
             return self
         kept = self.batch.filter(mask_of(numbers_of(self.batch.column(1)) <= sequence))
         return Block(kept, flags=self.flags, min_sequence=self.min_sequence, max_sequence=sequence)
 
     def find(self, key: bytes) -> int:
-        """Position of the first row whose key is `key` or greater; the row count when there is none."""
+        """Return the position of the first row whose key is `key` or greater; the row count if there is none."""
         point = self._point or self._make_point()
         return self._seek(key, point)
 
     def find_value(self, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
-        """The value of a key whose only row is a PUT that does not end.
+        """Return the value of a key whose only row is a PUT that does not expire.
 
         Args:
             sequence: as for `rows_of`.
 
         Returns:
-            None when the key is not here; `ROWS_DECIDE` when `rows_of` has to tell.
-        Cost: about 0.8 us; of a block that is searched for the first time 20 us.
+            None if the key is not here; `ROWS_DECIDE` if the caller has to use `rows_of`.
+
+        Cost: about 0.8 us; 20 us for a block that is searched for the first time.
         """
         if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
             return ROWS_DECIDE
         point, marks = self._point or self._make_point(), self._marks
         rows, text, offsets, key_at = point[:4]
         if marks:
-            # Among the keys behind a mark, its bytes are searched: one call, where a bisection makes a key a step.
+            # Search for the bytes of the key among the keys after a mark. This is one call; a bisection would make a
+            # Python object of a key at each step.
             last = bisect_right(marks, key) * _MARK_ROWS
             first = last - _MARK_ROWS
             last = min(last, len(rows))
@@ -197,13 +201,13 @@ class Block:
     def find_values(
         self, batch: KeyBatch, values: dict[bytes, bytes], *, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """`find_value` of some keys.
+        """As `find_value`, for several keys.
 
         Args:
             values: receives the values.
 
         Returns:
-            The keys of which `rows_of` has to tell.
+            The keys for which the caller has to use `rows_of`.
         """
         keys = batch.keys
         if not self.flags & PLAIN or (sequence is not None and self.max_sequence > sequence):
@@ -220,9 +224,9 @@ class Block:
         return undecided
 
     def _find_by_words(self, batch: KeyBatch, values: dict[bytes, bytes]) -> Sequence[bytes]:
-        """Add the values of keys that eight of their bytes tell from all others of the block; the keys that are left.
+        """Add the values of keys whose row is identified by eight of its bytes. Return the keys that are left.
 
-        A key of which no row has these bytes is not here.
+        A key is not in the block if no row has its eight bytes.
         """
         point, words = self._point or self._make_point(), self._words
         if words is None:
@@ -250,19 +254,19 @@ class Block:
         if texts == keys:
             values.update(zip(keys, contents, strict=True))
         else:
-            # A key that is not here may have the bytes by which others are told apart.
+            # A key that is not here may have the same eight bytes as another key, so compare the whole key.
             triples = zip(keys, texts, contents, strict=True)
             values.update([(key, value) for key, text, value in triples if text == key])
         return left
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
-        """Rows of one key, newest first, down to the first that is not a MERGE.
+        """Return the rows of one key, newest first, down to the first that is not a MERGE.
 
         Args:
-            sequence: rows above it are passed over; None: none is.
+            sequence: newer rows are skipped; None: no row is skipped.
 
         Returns:
-            The rows, and whether more of them may be in the next block: this one ended before that first row.
+            The rows, and whether more of them may be in the next block, because this one ended before that first row.
         """
         point = self._point or self._make_point()
         rows, _, _, key_at, sequences, kinds, value_offsets, values, expires, ends = point
@@ -275,7 +279,7 @@ class Block:
                 return versions, False
             number = sequences[position]
             if is_plain and (sequence is None or number <= sequence):
-                # What `Row(...)` does, without its Python-level constructor: a third of the time of a lookup.
+                # As `Row(...)`, without its Python-level constructor, which takes a third of the time of a look-up.
                 value = values[value_offsets[position] : value_offsets[position + 1]].tobytes()
                 return [_new_row(Row, (key, number, _PUT, value, None))], False
             if sequence is None or number <= sequence:
@@ -289,7 +293,7 @@ class Block:
         return versions, True
 
     def _seek(self, key: bytes, point: _Point) -> int:
-        """As `find`. The first search of a block may be the last, and bisects over all rows; the second makes marks."""
+        """As `find`. The first search bisects over all rows, because it may be the only one. The second makes marks."""
         rows, marks = point.rows, self._marks
         if not marks:
             if marks is None:
@@ -297,7 +301,7 @@ class Block:
                 return bisect_left(rows, key, key=point.key_at)
             marks = self._make_marks()
         high = bisect_left(marks, key) * _MARK_ROWS
-        # The mark before is smaller, and the one found is not; behind the last one the rows end sooner.
+        # The previous mark is smaller than the key, and the mark found is not. After the last mark fewer rows follow.
         return bisect_left(rows, key, high - _MARK_ROWS + 1 if high else 0, min(high, len(rows)), key=point.key_at)
 
     def _make_marks(self) -> list[bytes]:
@@ -306,10 +310,11 @@ class Block:
         return marks
 
     def _make_point(self) -> _Point:
-        """The views, kept for the next search. Two threads may both make them: they are equal, and one stays."""
+        """Make the views, and keep them. Two threads may both make them: these are equal, and one is kept."""
         batch, first = self.batch, self._first_row
         last = first + batch.num_rows
-        # Validity, offsets and content of all columns by one call: to ask each column takes five times as long.
+        # Get validity, offsets and content of all columns by one call. One call for each column takes five times as
+        # long.
         (_, _, key_offsets, keys, _, sequences, _, kinds, _, value_offsets, values, _, expires) = (
             batch.to_struct_array().buffers()
         )
@@ -337,7 +342,7 @@ class Block:
 
 
 def _make_words(point: _Point) -> tuple[int, npt.NDArray[np.uint64]]:
-    """How much all keys begin with in common, and `words_of` all keys behind that."""
+    """Return the length of the prefix that all keys share, and `words_of` all keys after it."""
     count = len(point.rows)
     common = count_common(point.key_at(0), point.key_at(count - 1))
     offsets = np.asarray(point.offsets)[: count + 1].astype(np.int64)
@@ -346,20 +351,20 @@ def _make_words(point: _Point) -> tuple[int, npt.NDArray[np.uint64]]:
 
 
 def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where each element of an array that is not empty begins in its data buffer, and where the last ends: a view."""
+    """Return a view of the offsets at which the elements of a non-empty array begin, and of the end of the last one."""
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
 
 
 def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
-    """Check and decode a block. It does not hold on to `body`.
+    """Check and decode a block. The result does not reference `body`.
 
     Args:
-        entry: what the index says of it.
-        path: of the file, for errors.
+        entry: the entry of the block in the index.
+        path: path of the file, for errors.
 
     Raises:
-        Corruption: it is not what was written.
-        UnsupportedFormat: it was compressed in a way that this code does not know.
+        Corruption: the bytes are not those that were written.
+        UnsupportedFormat: the block was compressed in a way that this code does not know.
     """
     if xxh3_64_intdigest(body, seed=entry.offset) != entry.checksum:
         raise damage_error(path, entry.offset, "its checksum is wrong")
@@ -379,12 +384,12 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
 
 
 def damage_error(path: str, offset: int, what: str) -> Corruption:
-    """The error of a block, or of a page of it, that begins at `offset`."""
+    """Return the error for a damaged block or page that begins at `offset`."""
     return Corruption(f"The block at byte {offset:,} of {path} is damaged: {what}.", path=path, offset=offset)
 
 
 def unknown_codec_error(path: str, offset: int, codec: int) -> UnsupportedFormat:
-    """The error of what a newer lakebed compressed."""
+    """Return the error for bytes that a newer lakebed compressed."""
     return UnsupportedFormat(
         f"The block at byte {offset:,} of {path} is compressed with codec {codec}, which this lakebed does not know: "
         "upgrade.",

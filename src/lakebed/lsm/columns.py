@@ -1,7 +1,7 @@
-"""Columns of Arrow from and to numpy and Python.
+"""Conversions of Arrow columns from and to numpy and Python.
 
-Arrow's own ways (`pa.array`, `pa.scalar`, `to_numpy`) load pandas where that is installed: half a second and 50 MB the
-first time. These do without, so a process that opens, reads and writes databases does too.
+Arrow's own functions (`pa.array`, `pa.scalar`, `to_numpy`) load pandas if it is installed: half a second and 50 MB the
+first time. The functions here do not, so a process that opens, reads and writes databases does not load it either.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _INT64, _BOOL, _BINARY = pa.int64(), pa.bool_(), pa.binary()
 _COLUMN_BYTES_MAX: Final = (1 << 31) - 1
 _JOINED_BYTES_MAX: Final = 1 << 20
 _JOINED_COUNT: Final = 512
-"""Items that are joined at once, in memory that the next ones use again."""
+"""Items that are joined at once, in memory that is reused for the next ones."""
 
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The elements of a column of integers without nulls: a view, of several chunks a copy.
+    """Return the elements of a column of integers without nulls: a view, or a copy if there are several chunks.
 
     Cost: nothing.
     """
@@ -40,24 +40,24 @@ def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def indices_of(places: npt.NDArray[np.int64]) -> pa.Int64Array:
-    """Numbers of rows, for Arrow to take these."""
+    """Return row numbers as a column, for Arrow's `take`."""
     return pa.Array.from_buffers(_INT64, len(places), [None, pa.py_buffer(np.ascontiguousarray(places))])
 
 
 def mask_of(is_kept: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Which rows are kept, for Arrow to filter."""
+    """Return which rows are kept as a column, for Arrow's `filter`."""
     return pa.Array.from_buffers(_BOOL, len(is_kept), [None, pa.py_buffer(np.packbits(is_kept, bitorder="little"))])
 
 
 def ends_of(ends_ms: Sequence[int] | npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> pa.Int64Array:
-    """When rows end, as a column; None where `is_valid` says no."""
+    """Return the expiries of rows as a column; null where `is_valid` is False."""
     bits = np.packbits(is_valid, bitorder="little")
     ends = np.ascontiguousarray(ends_ms, np.int64)
     return pa.Array.from_buffers(_INT64, len(is_valid), [pa.py_buffer(bits), pa.py_buffer(ends)])
 
 
 def column_of(items: Sequence[bytes]) -> pa.BinaryArray:
-    """Keys or values as a column. Raises `InternalError` for more than 2 GiB.
+    """Return keys or values as a column. Raises `InternalError` for more than 2 GiB.
 
     Cost: about 0.03 us each.
     """
@@ -75,7 +75,7 @@ def column_of(items: Sequence[bytes]) -> pa.BinaryArray:
 
 
 def _join(items: Sequence[bytes], total: int) -> pa.Buffer:
-    """All items as one buffer of so many bytes; a large one is in memory that Arrow keeps and uses again."""
+    """Join all items into one buffer of `total` bytes. A large one is in memory that Arrow keeps and reuses."""
     if total <= _JOINED_BYTES_MAX:
         return pa.py_buffer(b"".join(items))
     buffer = pa.allocate_buffer(total)
@@ -89,7 +89,7 @@ def _join(items: Sequence[bytes], total: int) -> pa.Buffer:
 
 
 def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Of each element of a column without nulls whether it differs from the one before, as the first does."""
+    """Return for each element of a column without nulls whether it differs from the previous one, as the first does."""
     if len(column) < 2:
         return np.ones(len(column), np.bool_)
     changes = flags_of(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
@@ -97,7 +97,7 @@ def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def flags_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """The elements of a column of booleans without nulls."""
+    """Return the elements of a column of booleans without nulls."""
     flags = np.empty(len(column), np.bool_)
     at = 0
     for part in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
@@ -109,11 +109,11 @@ def flags_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def keys_of(array: pa.BinaryArray) -> list[bytes]:
-    """The elements of an array without nulls, as Python bytes; `to_pylist` takes 600 ns each.
+    """Return the elements of an array without nulls, as Python bytes; `to_pylist` takes 600 ns for each.
 
-    Arrow's way by numpy loads pandas: it is taken where that is loaded already.
+    Arrow's conversion by numpy loads pandas, so it is used only if pandas is loaded already.
 
-    Cost: about 15 ns each; of different lengths, without pandas, 60.
+    Cost: about 15 ns for each; 60 ns for elements of different lengths if pandas is not loaded.
     """
     count = len(array)
     keys: list[bytes] = []

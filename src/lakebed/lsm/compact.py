@@ -1,21 +1,21 @@
 """Running a compaction: many sorted files become one run, in bounded memory.
 
-Owns: which parts of a task need no rewriting, the reading ahead, what threads share, and where output files are cut.
+Owns: which parts of a task need no rewriting, the reading ahead, the work of threads, and where output files are cut.
 
-A file whose keys overlap with no other input is taken over as it is, when nothing would be gained by writing it anew:
-it is large enough, and it holds nothing that the output may drop. So a load in the order of keys is never rewritten.
-Files of a task that says `rewrite`, and all files while history is kept, are written anew. A file that is taken over
-keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew only the rows below the ceiling are kept.
+A file whose keys overlap with no other input is taken over unchanged if writing it anew would gain nothing: it is large
+enough, and it has no rows that the output may drop. So a load in the order of keys is never rewritten. All files of a
+task with `rewrite`, and all files while history is kept, are written anew. A file that is taken over keeps its ceiling
+(`FileMeta.through_sequence`). Of a file that is written anew only the rows up to the ceiling are kept.
 
 Invariants:
-- Outputs are cut between keys: all versions of a key are in one file.
-- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, where the store cannot
-  write files in place two encoded output files and a copy of one, and nothing that grows with the inputs. What Arrow
-  has freed goes back to the system after each file.
-- Threads: one ends the last file; one packs blocks; where inputs are read by requests, one reads and merges the next
-  window. However a compaction ends, all have ended before, and the error of any is the compaction's. Files are the same
-  without them. No call of them waits for another one, for there may be a single thread.
-- Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
+- Outputs are cut between keys, so all versions of a key are in one file.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, and a few times `WINDOW_BYTES`. If the store cannot
+  write files in place, also two encoded output files and a copy of one. Nothing grows with the inputs. Memory that
+  Arrow has freed is returned to the system after each file.
+- Threads: one ends the last file, and one packs blocks. If inputs are read by requests, one reads and merges the next
+  window. However a compaction ends, all threads have ended before, and the error of any is the compaction's. The files
+  are the same without threads. No call in a thread waits for another one, because there may be only one thread.
+- Nothing is published here, and no input is changed. A failed compaction leaves files that no version names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Names of sorted files: ULIDs, whose text sorts as their time does, minted greater than whatever was there before.
+"""Names of sorted files: ULIDs, whose text sorts by time. Each is minted greater than the existing ones.
 
-Owns: the 26 letters (Crockford's base 32: 48 bits of Unix milliseconds, then 80 random bits) and the order in which a
-process mints them. Invariants: an id is greater than the one it was minted after, whatever the clock does; the order
-of texts is the order of numbers.
+Owns: the 26 characters (Crockford's base 32: 48 bits of Unix milliseconds, then 80 random bits) and the order in which
+a process mints ids. Invariants: an id is greater than the one after which it was minted, whatever the clock does. The
+order of texts is the order of numbers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PATTERN: Final = re.compile(f"[0-7][{_ALPHABET}]{{{FILE_ID_CHARACTERS - 1}}}", 
 _RANDOM_BITS: Final = 80  # on disk: DO NOT CHANGE
 _TIME_MS_MAX: Final = (1 << 48) - 1
 _STEP_BITS: Final = 64
-"""An id that cannot come from the clock steps on by a random number of this many bits, so that two processes which mint
-after the same id do not mint the same one."""
+"""If the clock is not beyond the previous id, the new id is greater by a random number of this many bits. So two
+processes that mint after the same id do not mint the same one."""
 
 
 def mint_file_id(after: str | None = None, *, environment: Environment) -> str:
-    """A new id of the present time, or of just after `after` when the clock is not beyond it.
+    """Mint an id of the present time, or just greater than `after` if the clock is not beyond it.
 
     Args:
-        after: an id that the new one must exceed; None: any will do.
+        after: an id that the new one must exceed; None: no such id.
 
     Raises:
         InvalidRequest: `after` is not a valid id.
@@ -51,21 +51,21 @@ def mint_file_id(after: str | None = None, *, environment: Environment) -> str:
 
 
 def file_id_at(time_ms: int) -> str:
-    """The smallest id of a time: files whose ids are below it were minted before.
+    """Return the smallest id of a time. Files with smaller ids were minted before.
 
     Args:
-        time_ms: Unix milliseconds, UTC; what is before 1970 counts as 1970.
+        time_ms: Unix milliseconds, UTC; times before 1970 count as 1970.
     """
     return _text(min(max(time_ms, 0), _TIME_MS_MAX) << _RANDOM_BITS)
 
 
 def file_id_time_ms(file_id: str) -> int:
-    """When an id was minted: Unix milliseconds, UTC, by the minter's clock. Raises `InvalidRequest`."""
+    """Return when an id was minted: Unix milliseconds, UTC, by the minter's clock. Raises `InvalidRequest`."""
     return _parse(file_id) >> _RANDOM_BITS
 
 
 def is_file_id(text: str) -> bool:
-    """Whether a text is an id, as a name in a folder may be something else."""
+    """Whether a text is an id. A name in a folder may be something else."""
     return _PATTERN.fullmatch(text) is not None
 
 
