@@ -1,12 +1,13 @@
-"""Changes applied to a metarange: what they touch is read and written again, all else is taken over.
+"""Apply changes to a metarange: rewrite the ranges that they touch, and take over all others.
 
-Owns: what a change does to a path, and which ranges need not be read. Of a path with a row of changes that row decides:
-an entry is put, unless the base has the same one (by identity, or where asked by value), which then stays; a tombstone
-takes the path away. Paths without a row go when a cleared stretch holds them, and stay otherwise.
+Owns: the effect of a change on a path, and which ranges need not be read. If the changes have a row for a path, that
+row decides. An entry is put, unless the base has the same entry (by identity, or by value if requested); then the
+base's entry stays. A tombstone removes the path. A path without a row is removed if it is in a cleared stretch, and
+stays otherwise.
 
-Invariants: a range that no row and no cleared stretch touches is never read; one that is cleared whole is not read
-either, unless entries are put between its paths; what is held at once is one range and a batch of changes. The result
-is durable, and is the base itself when nothing changed.
+Invariants: a range that no row and no cleared stretch touches is never read. A range that is cleared whole is not read
+either, unless entries are put between its paths. At most one range and one batch of changes are in memory. The result
+is durable, and is the base itself if nothing changed.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class Applied:
     changed: int
     """Paths whose entries are not the same."""
     removed: int
-    """Paths that the base has and the result has not."""
+    """Paths that the base has and the result does not have."""
 
 
 def apply_changes(committed: Committed, base: MetarangeRef, changes: Changes) -> Applied:
-    """The metarange of what a base reads as after changes.
+    """Make the metarange of a base after changes.
 
     Raises:
         Corruption: a file of the base is damaged, or gone.
-        Unavailable, OutcomeUnknown: the store failed; what was written so far is nowhere referred to.
+        Unavailable, OutcomeUnknown: the store failed. Nothing refers to what was written so far.
     Cost: 1 GET and 1 PUT for each range in which something changes, read and written in parallel, and for ranges behind
     a path that no longer ends its range, up to the next that does; 1 PUT of the metarange. Nothing is written when
     nothing changes. About 1 us a row of the ranges concerned.

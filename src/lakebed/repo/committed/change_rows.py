@@ -1,7 +1,7 @@
 """Changes as `lakebed.repo.committed.apply` reads them: rows taken from the front, and stretches that are cleared.
 
-Owns: the order of changes, checked, and the pieces in which they are handed out. Invariants: rows are handed out once,
-as views, and at most one batch of them is held.
+Owns: the check of the changes' order, and the pieces in which rows are returned. Invariants: each row is returned once,
+as a view. At most one batch of rows is held.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Changes:
     """What to do to a metarange.
 
     Attributes:
-        clears: half-open stretches of paths, sorted, disjoint; an end of None is open. What the base has there goes,
-            but for what `rows` put.
-        rows: makes batches of `ROWS_SCHEMA`, sorted, each path once, a tombstone for what goes. Called once for each
-            time the changes are applied.
-        by_value: replace an entry of the same identity too when anything else of it differs, such as its address.
+        clears: half-open stretches of paths, sorted, disjoint; an end of None is open. The base's paths there are
+            removed, except those that `rows` put.
+        rows: makes batches of `ROWS_SCHEMA`, sorted, each path once, with a tombstone for each path to remove. Called
+            once each time that the changes are applied.
+        by_value: replace an entry of the same identity, too, if any other field differs, such as its address.
     """
 
     clears: tuple[Interval, ...]

@@ -1,8 +1,8 @@
 """The difference of two metaranges.
 
-Owns: which rows differ. Invariants: paths are compared by path and identity, never by address or time; ranges that
-both sides have in common are not read; the difference is made while it is taken, window by window, in bounded memory,
-so a caller that needs only the first reads one window.
+Owns: which rows differ. Invariants: rows are compared by path and identity, never by address or time. Ranges that both
+sides share are not read. The difference is computed lazily, window by window, in bounded memory, so a caller that needs
+only the first row reads one window.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.model.rows import clip_rows
 
 DIFF_BYTES_MAX: Final = 1 << 20
-"""A difference with more bytes is not kept."""
+"""Most bytes of a difference that is kept."""
 
 _BATCH_BYTES: Final = 2_048
 """Bytes of a batch besides its columns."""
@@ -37,13 +37,13 @@ def diff_metaranges(
     start: bytes | None = None,
     end: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What changed from left to right.
+    """The changes from left to right.
 
     Args:
         start, end: only paths in [start, end); None: open.
 
     Returns:
-        Batches of `DIFF_SCHEMA`, none empty, sorted by path, each path once, made while they are taken.
+        Batches of `DIFF_SCHEMA`, lazily, none empty, sorted by path, each path once.
 
     Raises:
         Corruption: an object of one of them is damaged, or gone.
@@ -86,7 +86,7 @@ def _clip(batches: Iterable[pa.RecordBatch], start: bytes | None, end: bytes | N
 def _remember(
     differences: Iterator[pa.RecordBatch], cache: BoundedCache, ids: tuple[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """The batches, and when all were taken and they are small, they are kept."""
+    """Pass the batches on. If all of them were read and they are small, keep them."""
     batches: list[pa.RecordBatch] | None = []
     size_bytes = 0
     for batch in differences:

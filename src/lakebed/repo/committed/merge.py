@@ -1,10 +1,12 @@
-"""Merging two metaranges that have a third as their base.
+"""Merge two metaranges that have a third as their base.
 
-Owns: what becomes of every path. Invariants: it is decided by what base, source and destination have *at that path*,
-absent or an entry, compared by identity: an entry that the base has at another path never counts, so files that are
-all alike, such as markers of finished jobs, are never taken for one another. What only one side changed is that side's;
-what both made the same is the destination's; the rest is a conflict, or the winner's. Where two of the three have the
-same ranges, the ranges of the third are taken over unread. Units (`lakebed.repo.committed.units`) are never mixed.
+Owns: the result for every path. Invariants:
+- What base, source and destination have *at that path* (an entry or none, compared by identity) decides. An entry that
+  the base has at another path never counts, so equal files, such as markers of finished jobs, are never confused.
+- If only one side changed a path, its change is taken. If both made the same change, the destination's entry is taken.
+  Anything else is a conflict, or goes to the strategy's winner.
+- If two of the three have the same ranges, the ranges of the third are taken over unread.
+- Units (`lakebed.repo.committed.units`) are never mixed.
 
 Why it works in segments and windows: docs/design/0015-merge.md.
 """
@@ -59,8 +61,8 @@ class MergeOutcome:
     Attributes:
         ref: the merged state; None: there are conflicts, and no strategy was given.
         added, changed, removed: paths of the destination, among those that were compared one by one.
-        ranges_taken: ranges that were taken over from the source unread: their paths are not in the three counts. What
-            a merge did exactly is the difference of the destination and `ref`.
+        ranges_taken: ranges that were taken over from the source unread. Their paths are not in the three counts. For
+            the exact effect of a merge, use the difference between the destination and `ref`.
         conflicts: the first paths that both sides changed differently, sorted; of a unit its root, with a slash at its
             end. None with a strategy: its winner was taken.
         conflict_count: how many there are in all.
@@ -103,8 +105,8 @@ def merge_metaranges(
     """Merge source and destination, whose last common state is base.
 
     Args:
-        strategy: whose entry wins a conflict; None: a conflict is reported, and nothing comes of the merge.
-        prefix: only paths that begin with it are taken from the source; all else stays as it is in the destination.
+        strategy: whose entry wins a conflict; None: conflicts are reported, and there is no merged state.
+        prefix: only paths that begin with it are taken from the source; all others stay as in the destination.
         units: whether roots of tables and databases are merged whole. Only False for data that has none.
         conflicts_max: so many conflicts are listed; all are counted.
 
@@ -182,7 +184,7 @@ class _Merge:
         return MergeOutcome(ref, added=added, changed=changed, removed=removed, ranges_taken=self._ranges_taken)
 
     def _side_of(self, segment: Segment) -> Side | None:
-        """The ranges that a segment takes, decided by their ids alone; None: rows must be compared."""
+        """The side whose ranges a segment takes, decided by their ids alone; None: rows must be compared."""
         base, source, destination = segment.ids
         if source == destination or not segment.overlaps(*self._inside):
             return "destination"
@@ -246,7 +248,7 @@ class _Merge:
         return [root for root in outermost(roots) if root.startswith(self._prefix)]
 
     def _report(self, clashes: Sequence[pa.BinaryArray]) -> None:
-        """Note conflicts of paths; from the first on nothing is written any more."""
+        """Note conflicts of paths. From the first conflict on, nothing is written."""
         count = sum(map(len, clashes))
         if not count:
             return

@@ -1,8 +1,7 @@
 """Reading a metarange: a sorted list of ranges, and through it single paths, many paths, and stretches of rows.
 
-Owns: which ranges a question touches. Invariants: ranges do not overlap and are sorted by path; a metarange is
-immutable, so its decoded list of ranges is kept in the cache and nothing here changes; a path costs at most one block
-of one range besides its tail.
+Owns: which ranges a read touches. Invariants: ranges do not overlap, and are sorted by path. A metarange is immutable,
+so its decoded list of ranges is cached. A read of a path needs at most the tail and one block of one range.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Metarange:
             yield from self._files.rows_of(range_meta, start=start, end=end)
 
     def _get_from(self, meta: RangeMeta, paths: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Those of these paths that a range has."""
+        """The values of the given paths that a range has."""
         if len(paths) * _DENSE > meta.entry_count:
             return {
                 path: value

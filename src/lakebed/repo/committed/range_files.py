@@ -1,8 +1,8 @@
-"""The sorted files of committed data: reading ranges whole or in part, and counting what is read and written.
+"""The sorted files of committed data: read ranges whole or in part, and count what is read and written.
 
-Owns: the way from a range to its rows, the reading ahead, and what a missing object is called. Invariants: files are
-immutable, so any number of threads may read; a reader of a whole range makes one request;
-at most `AHEAD_COUNT` ranges are held for one reader who goes through many.
+Owns: the way from a range to its rows, reading ahead, and the error of a missing object. Invariants: files are
+immutable, so any number of threads may read. Reading a whole range takes one request. For one reader of many ranges, at
+most `AHEAD_COUNT` ranges are held.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ AHEAD_COUNT: Final = 3
 """Ranges that a reader of many reads ahead."""
 
 _WORKERS_MAX: Final = 8
-"""Ranges that are read or written at once, by all who share the committed data of a repository."""
+"""Most ranges that are read or written at once, by all users of a repository's committed data together."""
 
 _HANDLE_COUNT_MAX: Final = 2_048
-"""Handles kept of ranges, and of metaranges. Each commit writes new ones, and no commit says that older ones are no
-longer read, so more would only hold memory: those that are read are made anew."""
+"""Most handles of ranges, and most of metaranges, that are kept.
+
+Each commit writes new ones, and nothing tells when older ones are no longer read, so more handles would only hold
+memory. A dropped handle is made again when its file is read.
+"""
 
 _RUN_BLOCK_COUNT: Final = 32
 """Blocks that are one batch, 2 MiB by default. More would not be read quicker, and decoding takes twice their bytes
 besides the rows: of each of the ranges that are read ahead, where entries have long metadata."""
 
 _SYNCED_TOGETHER: Final = ("file", "memory")
-"""Stores that sync many files at the same time; to others each is a request of its own."""
+"""Schemes of stores that sync many files at the same time. To other stores, each file is a separate request."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,15 +1,16 @@
 """Writing a metarange: sorted rows are cut into ranges where their paths say so, and ranges are put in groups.
 
-Owns: where ranges break, and what is written again. A range breaks behind a path whose hash `RangeOptions.raggedness`
-divides, once it has `entry_count_min` entries; always at `entry_count_max`, and where paths and values reach
-`bytes_max`. Whether a path ends its range depends on the rows since the last break alone. So a range that is taken over
-right behind a break is what writing its rows would give, and a metarange is a function of its rows: which edits led
-to it, and in which order, leaves no trace in its id.
+Owns: where ranges break, and which ranges are written again. A range breaks behind a path whose hash
+`RangeOptions.raggedness` divides, once it has `entry_count_min` entries. It always breaks at `entry_count_max`, and
+where paths and values reach `bytes_max`. Whether a path ends its range depends only on the rows since the last break.
+So a range that is taken over right behind a break equals the range that its rows would make. A metarange is therefore a
+function of its rows: its id does not depend on the edits that led to it, or on their order.
 
-Invariants: `finish` returns when the metarange and all ranges that it names are durable, in whichever order: nothing
-can name it before, and what a crash leaves is collected; an object is taken over only through a range that the caller
-reuses or the base has, never because a name exists; memory is bounded by `_WAITING_BYTES_MAX`, one group, the rows of
-one range, and what is made of these.
+Invariants:
+- `finish` returns once the metarange and all ranges that it names are durable. They may be written in any order:
+  nothing can name the metarange before, and what a crash leaves is collected.
+- An object is taken over only through a range that the caller reuses or the base has, never because its name exists.
+- Memory is bounded by `_WAITING_BYTES_MAX`, one group, the rows of one range, and what is made of these.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class MetarangeWriter:
         self._last_path = last_path
 
     def _close_open(self) -> None:
-        """Write the rows of the range that ended open again, because more rows follow."""
+        """Write the rows of the range that ended without a break again, because more rows follow."""
         if self._open is not None:
             meta, self._open = self._open, None
             self._take_all(meta)
@@ -190,7 +191,7 @@ class MetarangeWriter:
             self._ranges.append(msgspec.structs.replace(known, ends_open=ends_open))
 
     def _put_range(self, range_id: str, batches: list[pa.RecordBatch], *, ends_open: bool) -> None:
-        """Encode a range here, for most of that cannot be done twice at a time; its group is put later."""
+        """Encode a range in this thread, because most of the work cannot run in parallel. Its group is put later."""
         file_id = f"{range_id}-{mint_file_id(environment=self._files.environment)}"
         writer = self._files.ranges.writer(file_id)
         sizes = []

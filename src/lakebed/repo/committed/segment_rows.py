@@ -1,8 +1,9 @@
-"""The rows of segments, side by side: where they are read, and when.
+"""Read the rows of segments, for all sides together.
 
-Owns: reading ahead. The first segments are read when they are due, so that a caller that wants one row reads little; a
-caller that continues gets the rows of the next few while it works. Invariants: what is held ahead is bounded by
-`_AHEAD_ROWS_MAX` and `_AHEAD_BYTES_MAX` a segment; larger segments, and those that are cut, are read range by range.
+Owns: reading ahead. The first segments are read when the caller reaches them, so a caller that wants one row reads
+little. For a caller that continues, the next few segments are read while it works. Invariants: rows that are read ahead
+are bounded by `_AHEAD_ROWS_MAX` and `_AHEAD_BYTES_MAX` for each segment. Larger segments, and segments that are cut,
+are read range by range.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Segments: where several sorted lists of ranges can be cut, so that no range is on both sides of a cut. Pure.
 
-Owns: the cuts. Invariants: segments follow one another in the order of paths and do not overlap; every range of every
-list is in exactly one segment, with all ranges of the other lists that it overlaps; the cuts are the finest there
-are, so a range that two lists have in common, where the third has nothing else, is a segment by itself. What is equal
-in a segment can be told from the ids of its ranges, unread.
+Owns: the cuts. Invariants: segments are in the order of paths, and do not overlap. Every range of every list is in
+exactly one segment, together with all ranges of the other lists that it overlaps. The cuts are the finest possible, so
+a range that two lists share is a segment by itself if the third list has no other range there. The ids of a segment's
+ranges show which lists are equal in it, without reading them.
 """
 
 from __future__ import annotations

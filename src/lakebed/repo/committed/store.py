@@ -1,7 +1,7 @@
 """The committed data of one repository: metaranges to read, and writers of new ones.
 
-Owns: nothing; it is the entry point. Invariants: everything below it is immutable and named by its contents; nothing is
-deleted here.
+The entry point of this package; it owns nothing. Invariants: everything below it is immutable and named by its
+contents. Nothing is deleted here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 
 EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
-"""No entries: what the first commit of a repository names."""
+"""The metarange without entries, which the first commit of a repository names."""
 
 _DIFFS_BYTES_MAX: Final = 16 << 20
-"""Of all differences that are kept together."""
+"""Most bytes of all kept differences together."""
 
 
 class Committed:

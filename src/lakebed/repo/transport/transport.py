@@ -73,7 +73,7 @@ class Transport(Protocol):
         """
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        """The rows of a list, lazily, at most `amount`; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
+        """Up to `amount` rows of a list, lazily; None: all. Cost: over HTTP 1 request a page; for a log 1 more."""
 
     def commit_id(self, branch: str) -> str:
         """The id of the commit at a branch's head. Cost: 1 read of the key-value store."""
