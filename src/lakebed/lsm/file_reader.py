@@ -2,10 +2,10 @@
 
 Invariants:
 - A row above the file's ceiling (`FileMeta.through_sequence`) is never returned.
-- Opening costs one ranged GET of the tail, when something is first asked that needs it. A key costs at most one GET of
-  one block (a second one for a key whose versions continue in the next block), none when the filter says no.
-- Tail and blocks are kept in the cache alone, so its bound holds.
-- Files are immutable: any number of threads may read.
+- Opening costs one ranged GET of the tail, at the first call that needs it. A key costs at most one GET of one block (a
+  second one for a key whose versions continue in the next block), none if the filter excludes the key.
+- Tail and blocks are kept only in the cache, so its bound holds.
+- Files are immutable, so any number of threads may read.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
 
 FEW_KEYS: Final = 16
-"""So many keys are asked of a filter, or looked for in pages, one by one: setting up arrays would take longer."""
+"""Up to so many keys are checked in a filter, or searched in pages, one by one: arrays would take longer to set up."""
 
 _FEW_IN_BLOCK: Final = 4
-"""Fewer keys than these are not looked for in a block of a mapped file, when others are looked for in pages."""
+"""Fewer keys than these are not searched in a block of a mapped file if other keys are searched in pages."""
 
 _MANY_OF_PAGE: Final = 6
-"""So many keys of a page on average are looked for among all that it has: that is one call a page."""
+"""From so many keys for each page on average, all keys of a page are decoded and compared: one call for each page."""
 
 FULL_CALL_COUNT: Final = 8
-"""After so many calls of which nearly all keys were in a file, its filter is no longer asked of many keys."""
+"""After so many calls in which nearly all keys were in a file, calls with many keys no longer use its filter."""
 
 FEW_ABSENT: Final = 16
-"""Nearly all keys are here when at most one in so many is not."""
+"""Nearly all keys are in a file if at most one in so many is not."""
 
 _PAGES: Final = -2
-"""The first page's number in the cache; further ones count down."""
+"""The number of the first page in the cache. The numbers of further pages count down."""
 
 _SEARCHES_OF_PAGE: Final = 8
 """Once a file was searched as often as it has pages, divided by this, what searches are quicker by is made: it takes
 0.4 us a page, and saves 3 us each time."""
 
 _LOCAL_AHEAD_BYTES: Final = 1 << 20
-"""Most bytes that a scan takes at once of a mapped file."""
+"""Most bytes of a mapped file that a scan takes at once."""
 
 _LOADED_AROUND_BYTES: Final = 2 << 20
-"""So much in front of a place and behind it may be loaded with it: Linux maps what lies around a page that is touched,
-of a file that it keeps in large pages all of one."""
+"""So many bytes before and after a position may be loaded with it: Linux maps the surroundings of a page that is
+touched, and if it keeps the file in large pages, a whole large page."""
 
 _RUN_BYTES_MIN: Final = 512 << 10
 """Most bytes of neighbouring blocks, before compression, that are decoded as one, of each of many sources."""
@@ -88,7 +88,7 @@ _RUNS_BYTES: Final = 6 << 20
 _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
 _PYTHON_BYTES_OF_PAGE: Final = 64
-"""What a cached page costs in addition to its bytes."""
+"""Memory of a cached page in addition to its bytes."""
 
 _Place = tuple[Tail, Pages, list[bytes] | Pages, int, int]
 """An open file, its pages, the keys from which they begin, and a range [first, behind) of them."""
@@ -98,11 +98,11 @@ Rest = tuple[int, list[bytes], list[Any], bool]
 
 
 class FileReader:
-    """One file that can be read. Holds no part of it, so that it is cheap to keep.
+    """A handle to read one file. It contains no part of the file, so it is cheap to keep.
 
     Args:
-        store, path: where it is.
-        meta: what the version that names the file remembers of it.
+        store, path: location of the file.
+        meta: the entry of the file in the version that names it.
     """
 
     __slots__ = (
@@ -133,11 +133,11 @@ class FileReader:
         self.tail_key = (self._name, OPEN)
         """Of the open file in `BlockCache.entries`."""
         self._full_call_count = 0
-        """Calls of many keys in a row of which nearly all were here; a lost one does no harm."""
+        """Consecutive calls with many keys in which nearly all keys were here. A lost update does no harm."""
 
     @property
     def path(self) -> str:
-        """Where it is in its store."""
+        """The path in the store."""
         return self._path
 
     @property
@@ -146,7 +146,7 @@ class FileReader:
         return self.tail().block_count
 
     def tail(self) -> Tail:
-        """The open file: filter and index, checked. Cost: 1 GET when it is not in the cache.
+        """Return the open file: filter and index, checked. Cost: 1 GET if it is not in the cache.
 
         Raises:
             NotFound: the file is gone.
@@ -163,7 +163,7 @@ class FileReader:
             if mapped is None:
                 tail = decode_tail(self._read(meta.tail_offset, meta.size_bytes), meta=meta, path=self._path)
             else:
-                # Of what is mapped no byte may be touched that is not there: the process would die of it.
+                # Never touch a byte of a map that the file does not have: this would end the process.
                 whole = self._whole(mapped, 0, meta.size_bytes)
                 tail = decode_tail(whole[meta.tail_offset :], meta=meta, path=self._path, mapped=whole)
                 if meta.size_bytes - meta.tail_offset > _LOCAL_AHEAD_BYTES:
@@ -173,30 +173,32 @@ class FileReader:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is open, and mapped."""
+        """Whether the file is open and mapped."""
         entry = self._entries.get(self.tail_key)
         return entry is not None and entry.value.mapped is not None
 
     def forget(self) -> None:
-        """Drop it from the cache."""
+        """Drop the file from the cache."""
         self._cache.forget(self._name)
 
     def may_contain(self, key_hash: int) -> bool:
-        """False when no row has a key with this hash (`lakebed.lsm.filter.hash_keys`). Opens the file."""
+        """Return False if no row has a key with this hash (`lakebed.lsm.filter.hash_keys`). Opens the file."""
         return self.tail().filter.may_contain(key_hash)
 
     def get(self, key: bytes, *, sequence: int | None = None, key_hash: int | None = None) -> list[Row]:
-        """The rows that decide the value of a key: newest first, down to the first that is not a MERGE.
+        """Return the rows that decide the value of a key: newest first, down to the first that is not a MERGE.
 
         Args:
-            sequence: only rows up to it; None: all.
-            key_hash: of the key (`hash_key`), for a caller that asks several files.
+            sequence: return only rows up to this sequence; None: all.
+            key_hash: hash of the key (`hash_key`), for a caller that reads several files.
 
         Returns:
-            Nothing when the key is not here.
+            The rows; empty if the key is not here.
+
         Raises: as `tail`.
-        Cost: nothing when the filter says no, or from the cache; 1 GET otherwise: of the block while the cache has
-            space, else of the page. Of a mapped file that does not fit in half of the cache always of the page.
+
+        Cost: nothing if the filter excludes the key, or from the cache. Otherwise 1 GET: of the block while the cache
+            has space, else of the page; of a mapped file that does not fit in half of the cache always of the page.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
@@ -228,15 +230,16 @@ class FileReader:
         return rows
 
     def find_value(self, tail: Tail, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
-        """The value of a key whose newest row here is a PUT that does not end, in the fewest steps.
+        """Return the value of a key whose newest row here is a PUT that does not expire, in the fewest steps.
 
         Args:
-            tail: of this file; its filter lets the key pass.
+            tail: the tail of this file. The key has passed its filter.
             sequence: as for `get`.
 
         Returns:
-            None when the key is not here; `ROWS_DECIDE` when `get` has to tell.
-        Raises and cost: as `get`.
+            None if the key is not here; `ROWS_DECIDE` if the caller has to use `get`.
+
+        Errors and cost: as `get`.
         """
         pages, mapped = tail.pages, tail.mapped
         if pages is None or self._ceiling is not None:
@@ -260,8 +263,8 @@ class FileReader:
             value: bytes | RowsDecide | None = cached.value.find_value(key, sequence=sequence)
             return value
         if mapped is None:
-            return ROWS_DECIDE  # what is read by a request is read once, also if the cache does not keep it
-        # To check and copy a page that is mapped as it is takes less time than to keep it.
+            return ROWS_DECIDE  # a part that is read by a request must be read once, even if the cache does not keep it
+        # To check and copy a mapped page that is not compressed takes less time than to keep it.
         is_compressed = length != raw_length
         cached = entries.get((name, _PAGES - page)) if is_compressed else None
         if cached is not None:
@@ -273,7 +276,8 @@ class FileReader:
             value = find_value(body, key, sequence=sequence)
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
-        # What a filter lets pass in vain would put out what is asked for, and to decode a block for it takes long.
+        # Do not cache a page for an absent key that passed the filter: it would evict useful entries. And to decode a
+        # block for it takes long.
         if value is None:
             return None
         if self._wants_block(tail):
@@ -283,9 +287,9 @@ class FileReader:
         return value
 
     def _count_searches(self, tail: Tail, pages: Pages, count: int) -> None:
-        """Count searches in a directory of pages that is not loaded; load it when so many pay, if the cache allows it.
+        """Count searches in a directory of pages that is not loaded. Load it once that pays, if the cache allows it.
 
-        Until then they have taken as long as to load it does: a file that is asked for a few keys never pays for more.
+        By then the searches have lost as much time as loading takes, so a file with few searches never pays for it.
         """
         pages.search_count += count
         if _SEARCHES_OF_PAGE * pages.search_count >= len(pages):
@@ -304,15 +308,15 @@ class FileReader:
         return rows
 
     def _wants_block(self, tail: Tail) -> bool:
-        """Whether to read and keep a whole block for a key: if that saves requests, or all of a mapped file fits in.
+        """Whether to read and keep a whole block for a key: if that saves requests, or if a whole mapped file fits.
 
-        To decode one takes as long as 20 pages, which a few blocks of a large file in a small cache do not give back.
+        To decode a block takes as long as 20 pages. A few blocks of a large file in a small cache never save this time.
         """
         cache = self._cache
         return cache.has_space and (tail.mapped is None or 2 * self.meta.size_bytes <= cache.bytes_max)
 
     def _rows_of(self, tail: Tail, number: int, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
-        """The rows of a key in one block, and whether more may be in the next one."""
+        """Return the rows of a key in one block, and whether more may be in the next one."""
         entry = self._entries.get((self._name, number))
         if entry is not None:
             entry.used = True
@@ -330,17 +334,19 @@ class FileReader:
     def get_many(
         self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
     ) -> dict[bytes, list[Row]]:
-        """`get` of many keys.
+        """As `get`, for many keys.
 
         Args:
             keys: in any order.
-            hashes: theirs, in order (`hash_keys`).
+            hashes: the hashes of the keys, in order (`hash_keys`).
 
         Returns:
             The rows of the keys that are here.
+
         Raises: as `tail`.
-        Cost: 1 GET a run of neighbouring blocks, or of neighbouring pages where the cache has no space for blocks;
-            about `AHEAD_BYTES_DEFAULT` are held at once.
+
+        Cost: 1 GET for each run of neighbouring blocks, or of neighbouring pages if the cache has no space for blocks;
+            memory of about `AHEAD_BYTES_DEFAULT`.
         """
         rows_by_key: dict[bytes, list[Row]] = {}
         likely = self.select(KeyBatch(keys, hashes))
@@ -348,13 +354,13 @@ class FileReader:
         return rows_by_key
 
     def select(self, batch: KeyBatch, *, are_likely: bool = False) -> KeyBatch:
-        """Those of the keys that the filter lets pass: no other is here. Opens the file. Raises as `tail`.
+        """Return those of the keys that pass the filter. No other key is here. Opens the file. Raises as `tail`.
 
-        Where nearly all keys of the last calls were in a mapped file, all are given: to look for a few in vain takes
-        less time than to ask for each.
+        If nearly all keys of the last calls were in a mapped file, return all keys: to search a few in vain takes less
+        time than to check each in the filter.
 
         Args:
-            are_likely: so it is of the keys of which these are a part, and of all files that may have them.
+            are_likely: whether nearly all keys of the whole call are expected in the files that may have them.
         """
         tail = self.tail()
         is_full = are_likely or (self._full_call_count >= FULL_CALL_COUNT and len(batch) >= FEW_KEYS)
@@ -369,27 +375,29 @@ class FileReader:
         return batch if len(passed) == len(batch) else KeyBatch(passed)
 
     def _note_absent(self, absent_count: int, count: int) -> None:
-        """Note of how many keys of a call some were not here."""
+        """Record how many of the keys of a call were not here."""
         if FEW_ABSENT * absent_count > count:
             self._full_call_count = 0
 
     def lie_apart(self, keys: Sequence[bytes]) -> bool:
-        """Whether `find_neighbours` would say at once that it adds nothing. False where the file is not open."""
+        """Whether `find_neighbours` would at once return that it adds nothing. False if the file is not open."""
         entry = self._entries.get(self.tail_key)
         if entry is None or (pages := entry.value.pages) is None:
             return False
         return _lie_apart(pages, keys, page_count_max=len(keys) // _MANY_OF_PAGE)
 
     def find_neighbours(self, keys: Sequence[bytes], *, sequence: int | None, values: dict[bytes, bytes]) -> bool:
-        """Add the values of keys that lie in a few pages of a mapped file, for which all rows of these are taken.
+        """Add the values of keys that are in a few pages of a mapped file, by reading all rows of these pages.
 
         Args:
             keys: at least one, in any order.
             sequence: as for `get`.
 
         Returns:
-            False when nothing was added, because the keys lie apart or because rows decide: `find_many` has to tell.
-        Raises: as `tail`. Cost: of keys that lie apart 1 us; else 2 us a page, 0.1 us a row, and no filter is asked.
+            False if nothing was added, because the keys lie apart or because rows decide. Then use `find_many`.
+
+        Raises: as `tail`. Cost: 1 us if the keys lie apart; otherwise 2 us for each page and 0.1 us for each row,
+        without using a filter.
         """
         if len(keys) < FEW_KEYS or self._ceiling is not None:
             return False
@@ -424,12 +432,12 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what `get_many` returns to `rows_by_key`, without rows where a value says it all.
+        """Add the result of `get_many` to `rows_by_key`, without rows of keys for which a value suffices.
 
         Args:
-            likely: keys that `select` gave.
-            values: receives the values of keys whose newest row here is a PUT that does not end; None: their rows are
-                added, too.
+            likely: keys that `select` returned.
+            values: receives the values of keys whose newest row here is a PUT that does not expire; None: add rows for
+                these keys too.
         """
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
