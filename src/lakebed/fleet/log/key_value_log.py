@@ -1,13 +1,13 @@
 """The log over the key-value port: in a database of this process, or in PostgreSQL that several processes share.
 
-Owns: whose turn it is to write, what is kept in memory, and how a write without a clear answer is settled. Changes wait
-in queues: one for each store that this process owns, one for each timeline of a store that is shared. The first caller
-that waits in a queue takes everything that waits there and writes it at once (`lakebed.fleet.log.changes`).
+Owns: which thread writes next, what is kept in memory, and how a write without a clear answer is resolved. Changes wait
+in queues: one for each store that this process owns, one for each timeline of a shared store. The first caller that
+waits in a queue takes everything that waits there, and writes it in one write (`lakebed.fleet.log.changes`).
 
 Invariants:
-- What is known of a timeline in memory is durable, and of an owned store complete. It is forgotten whenever a write has
-  no clear answer or meets another writer's, and then read again; so a lost reply is settled by the write id that is
-  found.
+- What memory has of a timeline is durable; for an owned store it is also complete. It is forgotten and read again after
+  a write that has no clear answer or that conflicts with another writer. So after a lost reply, the write id in the
+  store shows whether the write happened.
 - Reads from memory return only what is durable. A process that lost its store may serve an older end; it never reports
   records as lost without asking the store, which then refuses it.
 - No store call happens under the lock.
@@ -72,7 +72,7 @@ RECENT_BYTES_MAX: Final = 64 << 20
 TIMELINE_COUNT_MAX: Final = 16_384
 """Timelines that are kept in memory."""
 RETRY_S: Final = 15.0
-"""For so long a shared store may be away, and a write without a clear answer is looked for."""
+"""How long calls to a shared store are retried, and a write without a clear answer is looked for."""
 _PAUSES: Final = Pauses(0.02, 0.5, jitter=0.5)
 _SNAPSHOT_PAUSES: Final = Pauses(0.25, 0.25)
 _POLL_S: Final = 0.02
@@ -86,7 +86,7 @@ _NEXT_SWEEP_S: Final = 1.0
 
 
 class _Queue:
-    """Changes of which one group is written at a time."""
+    """A queue of changes. One group of them is written at a time."""
 
     __slots__ = ("is_led", "store", "waiting")
 
@@ -222,7 +222,7 @@ class KeyValueLog(Log):
             store.maintain()
 
     def close(self) -> None:
-        """What waits ends with `Closed`; what is being written ends first."""
+        """End waiting calls with `Closed`. Wait for running writes before the stores are closed."""
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + _CLOSE_S
         with self._lock:
@@ -263,7 +263,7 @@ class KeyValueLog(Log):
                 change.signal.wake()
 
     def abandon(self, change: Change) -> None:
-        """Take a change out of its queue whose caller waits no longer, so that others need not wait for it to lead."""
+        """Remove a change whose caller does not wait any more, so that no other change waits for it to lead."""
         with self._lock:
             if change.is_done:
                 return
@@ -274,7 +274,7 @@ class KeyValueLog(Log):
                     queue.waiting[0].signal.wake()
 
     def must_lead(self, change: Change) -> bool:
-        """Whether the caller of a change has to `lead` now."""
+        """Whether the caller of a change must `lead` now."""
         with self._lock:
             return not change.is_done and not self._must_wait(change)
 
@@ -311,7 +311,7 @@ class KeyValueLog(Log):
                     self._idle.notify_all()
 
     def _perform(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
-        """Make a change in this thread; its result."""
+        """Make a change in this thread. Return its result."""
         signal = ThreadSignal(self._environment.runtime.condition(self._lock))
         change = kind(timeline, signal, **arguments)
         self.submit(change)
@@ -327,7 +327,7 @@ class KeyValueLog(Log):
             self.abandon(change)
 
     def _must_wait(self, change: Change) -> bool:
-        """Whether another thread writes now, or has to. Under the lock."""
+        """Whether another thread writes now, or must write first. Under the lock."""
         queue = self._queue(change.timeline)
         return queue.is_led or not queue.waiting or queue.waiting[0] is not change
 
@@ -399,7 +399,7 @@ class KeyValueLog(Log):
             self._remember(planned, group, queue)
 
     def _find_timeline(self, timeline: str, reading: _Reading) -> Timeline | None:
-        """What is in memory of a timeline, or else in the store. Cost: nothing, or a snapshot."""
+        """Return a timeline from memory, or else from the store. Cost: nothing, or a snapshot."""
         with self._lock:
             known = self._timelines.get(timeline)
         if known is not None and not known.is_stale:
@@ -411,7 +411,7 @@ class KeyValueLog(Log):
             )
 
     def _forget(self, timelines: Iterable[str]) -> None:
-        """Read some timelines again before they are used: something else may have been written."""
+        """Forget timelines, so that they are read again before their next use: another writer may have changed them."""
         with self._lock:
             for timeline in timelines:
                 known = self._timelines.get(timeline)
@@ -451,7 +451,7 @@ class KeyValueLog(Log):
                 known.forget_recent(lsn)
 
     def _forget_write_ids(self, now_s: float, *, own: _Queue) -> bool:
-        """Forget old write ids of timelines to which nothing is appended, but by this thread; whether all went.
+        """Forget old write ids of timelines to which no other thread appends. Return whether all old ones are gone.
 
         Under the lock.
         """
@@ -496,7 +496,7 @@ class KeyValueLog(Log):
         }
 
     def _sure(self, lasts: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
-        """The same, asked of the store where a timeline seems shorter: this process may not own it any more."""
+        """The same LSNs, read from the store if a timeline seems shorter: this process may have lost the store."""
         shorter = {timeline: after[timeline] for timeline, last in lasts.items() if last < after[timeline]}
         return {**lasts, **self._differing_in_stores(shorter)} if shorter else lasts
 

@@ -8,15 +8,15 @@ implementation shares. Invariants, which one contract suite checks for all imple
 - An append is durable when it returns; no later reader misses it, and it is never reordered.
 - Of several appends that expect the same last LSN, at most one succeeds.
 - The same write id gives the same LSN as before, without a second record, while not more than `WRITE_ID_WINDOW_S`
-  seconds passed, however many appends came between. So a lost reply is settled by asking again. Of an append whose
-  record was pruned meanwhile the last pruned LSN may be returned: reads at it see the append.
+  seconds passed, however many appends came between. So after a lost reply the caller asks again. If the append's record
+  was pruned meanwhile, the last pruned LSN may be returned: reads at it see the append.
 - `Log.read` returns whole records, without a hole. It never returns what can still be lost.
-- After `Log.seal` or `Log.drop` has returned, no append to the timeline succeeds, also none that was on its way. There
-  is no way back: both follow a fact of the ledger that is never undone.
-- Every implementation may be called by many threads at once.
+- After `Log.seal` or `Log.drop` has returned, no append to the timeline succeeds, not even one that was on its way.
+  Neither is ever undone: both follow a fact of the ledger that is never undone.
+- Every implementation may be called by many threads concurrently.
 
-A timeline is named by its log key ``<tenant>/<timeline id>`` (`lakebed.fleet.layout.log_key`). Ids are never used
-again: a timeline that was dropped is never created a second time, so of each a mark stays that says so.
+A timeline is named by its log key ``<tenant>/<timeline id>`` (`lakebed.fleet.layout.log_key`). Ids are never
+reused: a dropped timeline is never created a second time, so the log keeps a mark of each one.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _DELETE: Final = int(Kind.DELETE)
 
 
 class LogBounds(NamedTuple):
-    """What a timeline has: the LSNs ``[first, last]``; ``first == last + 1`` while it has none."""
+    """The LSNs that a timeline has: ``[first, last]``; ``first == last + 1`` while it has none."""
 
     first: int
-    """The first LSN that can be read: those before it were pruned, or are an ancestor's."""
+    """The first LSN that can be read. Earlier ones were pruned, or belong to an ancestor."""
     last: int
 
 
@@ -112,7 +112,7 @@ class Log(Protocol):
         """
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
-        """Whole records behind an LSN, in order, without a hole; none if there are none.
+        """Return whole records after an LSN, in order, without a hole; an empty list if there are none.
 
         Args:
             after: the LSN of a record's last row, or that at which the timeline begins. In the middle of a record, the
@@ -126,18 +126,18 @@ class Log(Protocol):
         """
 
     def wait(self, timeline: str, after: int, *, timeout_s: float) -> int:
-        """The last LSN, as soon as it is another one than `after`; after `timeout_s` seconds as it is."""
+        """Wait until the last LSN differs from `after`, at most `timeout_s` seconds. Return the last LSN."""
         lasts = self.wait_many({timeline: after}, timeout_s=timeout_s)
         return lasts[timeline] if timeline in lasts else self.bounds(timeline).last
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
-        """The last LSNs of those timelines where it is another one than in `after`, as soon as there is one.
+        """Wait until the last LSN of a timeline differs from that in `after`. Return the last LSNs that differ.
 
         Timelines that are not there are left out. Empty after `timeout_s` seconds, which are at most `WAIT_S_MAX`.
         """
 
     def prune(self, timeline: str, through: int) -> None:
-        """Forget the records up to an LSN. A record that ends behind it stays whole. Done already: do nothing.
+        """Forget the records up to an LSN. A record that ends after it stays whole. Idempotent.
 
         An implementation may keep the last record of a timeline.
 
@@ -148,14 +148,14 @@ class Log(Protocol):
         """
 
     def seal(self, timeline: str) -> int:
-        """End a timeline: no append succeeds from now on. What it has stays readable. Sealed already: do nothing.
+        """End a timeline: no append succeeds from now on. What it has stays readable. Idempotent.
 
         Returns:
             The last LSN, for ever.
         """
 
     def drop(self, timeline: str) -> None:
-        """Delete a timeline with all its records, and keep a mark that it was. Dropped already: do nothing."""
+        """Delete a timeline with all its records, and keep a mark that it existed. Idempotent."""
 
     def bounds(self, timeline: str) -> LogBounds:
         """The first and last LSN."""
@@ -193,7 +193,7 @@ def rows_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordB
 
 
 def check_rows(rows: pa.RecordBatch, *, bytes_max: int = APPEND_BYTES_MAX) -> pa.RecordBatch:
-    """The rows, if they can be appended.
+    """Return the rows if they can be appended.
 
     Raises:
         InvalidRequest: ``wrong_type``, ``empty_append``, ``oversized_append``, ``empty_key``, ``oversized_key``,
@@ -231,14 +231,14 @@ def check_rows(rows: pa.RecordBatch, *, bytes_max: int = APPEND_BYTES_MAX) -> pa
 
 
 def check_wait(after: Mapping[str, int]) -> None:
-    """Raise `InvalidRequest` for what no log waits behind: timelines and their LSNs."""
+    """Raise `InvalidRequest` if timelines and LSNs to wait for are not valid."""
     for timeline, lsn in after.items():
         check_timeline(timeline)
         check_lsn(lsn, name="after")
 
 
 def check_append(timeline: object, rows: pa.RecordBatch, *, write_id: object, expected: object) -> None:
-    """Raise `InvalidRequest` for what no log appends."""
+    """Raise `InvalidRequest` if an append is not valid for any log."""
     check_timeline(timeline)
     check_rows(rows)
     check_write_id(write_id)
@@ -247,7 +247,7 @@ def check_append(timeline: object, rows: pa.RecordBatch, *, write_id: object, ex
 
 
 def check_write_id(write_id: object) -> str:
-    """A write id, if it is one. Raises `InvalidRequest`."""
+    """Return a write id if it is valid. Raises `InvalidRequest`."""
     try:
         if isinstance(write_id, str) and str(UUID(write_id)) == write_id:
             return write_id
@@ -260,7 +260,7 @@ def check_write_id(write_id: object) -> str:
 
 
 def check_timeline(timeline: object) -> str:
-    """A log key, if it is valid. Raises `InvalidRequest`."""
+    """Return a log key if it is valid. Raises `InvalidRequest`."""
     tenant, mark, name = timeline.partition("/") if isinstance(timeline, str) else ("", "", "")
     if not mark:
         raise InvalidRequest(
@@ -271,7 +271,7 @@ def check_timeline(timeline: object) -> str:
 
 
 def check_lsn(lsn: object, *, name: str) -> int:
-    """An LSN, if it is one. Raises `InvalidRequest`."""
+    """Return an LSN if it is valid. Raises `InvalidRequest`."""
     if type(lsn) is int and 0 <= lsn < 1 << 63:
         return lsn
     raise InvalidRequest(f"{name} is {lsn!r}: an LSN is a whole number from 0.", kind="invalid_lsn")
@@ -309,7 +309,7 @@ def lsn_conflict(timeline: str, *, expected: int, last: int) -> Conflict:
 
 
 def log_busy(timeline: str, *, count: int, window_s: float) -> Unavailable:
-    """The error of an append when the log would have to forget a write id that may still be asked for."""
+    """The error for an append after which the log would have to forget a write id that may still be used."""
     return Unavailable(
         f"{timeline} took {count:,} appends within {window_s:g} s, and the log remembers no more: write several rows "
         "at once, or wait and try again. Nothing was appended.",
@@ -330,7 +330,7 @@ def timeline_sealed(timeline: str, *, last: int) -> Conflict:
 
 
 def log_pruned(timeline: str, *, after: int, first: int) -> Conflict:
-    """The error of a read below the horizon."""
+    """The error for a read of pruned records."""
     return Conflict(
         f"The log of {timeline} was pruned to LSN {first}, and records after {after} were asked for: begin with a "
         "newer committed transaction.",
@@ -352,7 +352,7 @@ def log_ends_before(timeline: str, *, lsn: int, last: int) -> Corruption:
 
 
 def log_newer(timeline: str, *, lsn: int, first: int | None) -> Corruption:
-    """The error for a log that gave up records which were never committed.
+    """The error for a log that deleted records which were never committed.
 
     Args:
         lsn: the last that is committed or ingested.

@@ -34,7 +34,7 @@ from lakebed.kv.wal_record import FENCE_BYTES, decode_record, encode_fence, enco
 from lakebed.lsm.model import ROW_SCHEMA, Kind
 
 CHAIN_BYTES: Final = 16
-"""In front of the inner record."""
+"""Bytes before the inner record."""
 
 
 class End(IntEnum):
@@ -60,7 +60,7 @@ class LogRecord:
 
     write_id: str
     first_lsn: int
-    """Of the first row; in a record without rows, one more than `last_lsn`."""
+    """LSN of the first row; in a record without rows, one more than `last_lsn`."""
     last_lsn: int
     rows: pa.RecordBatch
     """`ROW_SCHEMA`; the sequences are LSNs."""
@@ -69,7 +69,7 @@ class LogRecord:
     checksum: str
     size_bytes: int
     end: End = End.OPEN
-    """Of a record without rows behind which none follows: how the timeline has ended."""
+    """How the timeline has ended, in a record without rows that no record follows."""
 
     @property
     def mark(self) -> LogMark:
@@ -86,7 +86,7 @@ class LogRecord:
 
 
 def begin(timeline: str, *, after: int) -> LogMark:
-    """The position at which a timeline begins: the record behind it has `after + 1` and continues this checksum."""
+    """The position at which a timeline begins. Its first record begins at `after + 1` and continues this checksum."""
     return LogMark(lsn=after, checksum=_hex(xxhash.xxh3_64_intdigest(f"{timeline} {after}".encode())))
 
 
@@ -130,7 +130,7 @@ def _link(previous: int, inner: memoryview) -> int:
 
 
 def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
-    """The record in some bytes; the rows refer to them, without a copy.
+    """Decode a record. The rows refer to the bytes, without a copy.
 
     Raises:
         Corruption: these are not the bytes that were appended.
@@ -168,7 +168,7 @@ def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
 
 
 def _end_of(view: memoryview) -> End:
-    """What a record without rows says of the end; any other record, and features that are not known, say nothing."""
+    """How a timeline ends by a record without rows; `OPEN` for any other record, and for unknown features."""
     if view.nbytes != CHAIN_BYTES + FENCE_BYTES:
         return End.OPEN
     features = _FEATURES.unpack_from(view, _FEATURES_OFFSET)[0]
@@ -185,7 +185,7 @@ def mark_of(body: Buffer) -> LogMark:
 
 
 def check_follows(timeline: str, mark: LogMark, record: LogRecord) -> LogMark:
-    """The position behind a record, if the record continues the history that ends at `mark`.
+    """Return the position after a record, if the record continues the history that ends at `mark`.
 
     Args:
         mark: what was ingested before; without a checksum: the beginning of the timeline.

@@ -16,7 +16,7 @@ from lakebed.lsm.model import FileMeta, FileSet
 
 
 def origin_of(txn: int, timeline: str) -> str:
-    """Where the files are that one transaction wrote for one timeline."""
+    """The origin of the files that one transaction wrote for one timeline."""
     return f"{txn}/{timeline}"
 
 
@@ -39,7 +39,7 @@ def all_paths(tenant: str, indices: Iterable[TimelineIndex]) -> dict[str, str]:
 
 
 def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: LogMark, cutoff: int) -> TimelineIndex:
-    """The timeline after a flush up to `mark`; `file` None: nothing had to be kept."""
+    """The timeline after a flush up to `mark`; `file` None: the flush kept no row."""
     files, origins = index.files, index.origins
     if file is not None:
         files = FileSet((file, *files.l0), files.runs)
@@ -49,7 +49,7 @@ def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: Lo
 
 
 def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -> TimelineIndex:
-    """The timeline after a compaction: files that it has not named before were written in `txn`."""
+    """The timeline after a compaction. Files that it did not name before were written in `txn`."""
     ids = {file.id for file in files.files()}
     origins = {origin: kept for origin, had in index.origins.items() if (kept := tuple(id for id in had if id in ids))}
     known = {id for kept in origins.values() for id in kept}

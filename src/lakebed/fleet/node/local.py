@@ -1,16 +1,16 @@
 """The local state of a node: what it needs to continue its open transactions after a restart.
 
-Owns: the folder. A cache but for three things: the exclusive lock, the open
-transactions with the paths that were minted in them, and the marks of broken attachments.
+Owns: the folder. It is a cache except for three things: the exclusive lock, the open transactions with the paths that
+were minted in them, and the marks of broken attachments.
 
 Invariants:
 - A process reads and changes the state only while it holds the lock, which the system releases when the process ends:
   so the holder knows that no older process of this state writes any more.
 - A change is durable when its call returns; a crash leaves the old record or the new one.
 - A path is recorded before anything is put there (`LocalTenant.minted`).
-- A record that cannot be read, or whose timelines cannot, is as if it were not there: then the node does not continue,
-  and waits for an attach.
-- What one fleet left is not read in another, which has transactions with the same numbers.
+- A record that cannot be read, or whose timelines cannot be read, counts as missing. Then the node does not continue
+  the transaction, and waits for an attach.
+- The state of one fleet is not used in another fleet, which has transactions with the same numbers.
 
 Layout of the folder::
 

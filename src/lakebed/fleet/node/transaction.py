@@ -1,16 +1,16 @@
 """The open transaction of a tenant on a node: the timelines as they will be committed, and every object written so far.
 
-Owns: the working set, which is in memory and in the local state and costs no request; the paths that were minted; the
-deadlist.
+Owns: the working set, which is in memory and in the local state, so that a change of it costs no request; the minted
+paths; the deadlist.
 
 Invariants:
 - Every path that was minted is, at the commit, in the manifest or on the deadlist. Nothing that was named is
   deleted here: a put whose reply was lost may land after a delete, and the prefix of a committed transaction is never
   listed.
 - An object of another transaction goes on the deadlist when no timeline names it any more.
-- From `freeze` on nothing is minted or published until the request is answered: what is asked again is the same. So no
+- After `freeze`, nothing is minted or published until the request is answered, so a repeated request is the same. No
   object is written in a transaction after its manifest.
-- The local state has a path before anything is put there, and the request before it is sent.
+- A path is in the local state before anything is put there, and a request before it is sent.
 
 Does not know: memtables, logs, the control plane's answers. The caller holds the tenant's turn in each call that
 changes something.
@@ -36,15 +36,15 @@ from lakebed.reclaim.model import CollectionPlan, Deletable
 from lakebed.reclaim.sweep import Sweeper
 
 _ATTEMPT: Final = 1
-"""A transaction asks with one manifest, again and again until it is answered."""
+"""The number of the only attempt: a transaction repeats its request with one manifest until it is answered."""
 
 
 class OpenTransaction:
-    """The right to write objects for a tenant, and what was written.
+    """The right to write objects for a tenant, and what was written with it.
 
     Args:
-        record: as it is, or will be, in the local state.
-        base: the state that it began from.
+        record: its record, as it is or will be in the local state.
+        base: the state from which it began.
         timelines: the state as it is now; `base`'s unless the transaction is resumed.
         node: our name.
     """
@@ -64,7 +64,7 @@ class OpenTransaction:
         """The request may have reached the control plane."""
         self.is_rejected = False
         self.layer_bytes = 0
-        """Of the files written in this transaction that are named now."""
+        """Bytes of the files that were written in this transaction and that a timeline names now."""
         self._record = record
         self._node = node
         self._storage = storage
@@ -77,7 +77,7 @@ class OpenTransaction:
 
     @property
     def tenant(self) -> str:
-        """Whose."""
+        """The tenant's name."""
         return self._record.tenant
 
     @property
@@ -87,7 +87,7 @@ class OpenTransaction:
 
     @property
     def record(self) -> LocalTenant:
-        """What the local state has of it, or will have."""
+        """Its record, as it is or will be in the local state."""
         return self._record
 
     @property
@@ -127,7 +127,7 @@ class OpenTransaction:
         self._count_layers()
 
     def delete_unknown(self) -> int:
-        """After a restart: delete every object of the prefix that is not known; how many.
+        """After a restart, delete every unknown object under the prefix. Return their number.
 
         Those that were minted go on the deadlist too, for their puts may land yet. Raises `Unavailable`.
         Cost: 1 LIST, and a delete when there are some.
@@ -235,7 +235,7 @@ class OpenTransaction:
         return self._record.manifest
 
     def store(self) -> None:
-        """Make the local state name this transaction, in the place of the one before it. Raises `Unavailable`."""
+        """Store this transaction in the local state, instead of the one before it. Raises `Unavailable`."""
         self._store(self._record)
 
     def _store(self, record: LocalTenant) -> None:
