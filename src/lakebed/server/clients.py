@@ -1,4 +1,4 @@
-"""What a person pastes to let each family of clients reach a server: addresses, and where the access key goes."""
+"""Lines that a user pastes so that each family of clients reaches a server: addresses, and the access key's place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def name_of_folder(url: str) -> str:
-    """The last part of a lake's URL, by which clients of catalogs know it."""
+    """The last part of a lake's URL, which is the lake's name for clients of catalogs."""
     return url.rstrip("/").rpartition("/")[2] or "lake"
 
 

@@ -1,9 +1,9 @@
 """Rows of listings as JSON, kept for the blocks that they were made of.
 
-Owns: which encoded rows are kept, within a bound. Invariants: a block of committed data never changes, and a kept block
-is held together with its rows, so the address of its memory, by which it is known, is not used for another one
-meanwhile. Does not know: what a row looks like; that batches are views of blocks, and not of rows made for one request,
-is for the caller to see to.
+Owns: which encoded rows are kept, within a bound. Invariants: a block of committed data never changes; its memory's
+address identifies a kept block, which is held together with its rows, so no other block has the address meanwhile. Does
+not know: what a row looks like. The caller has to ensure that batches are views of blocks, and not of rows that were
+made for one request.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 from lakebed.bounded_cache import BoundedCache
 
 _ROW_BYTES: Final = 41
-"""What one row costs in addition to its JSON: a bytes object and its slot in a list."""
+"""Memory of a row in addition to its JSON: a bytes object and its slot in a list."""
 
 _BLOCK_BYTES: Final = 600
-"""What a block costs in addition to its rows and its memory."""
+"""Memory of a kept block in addition to its rows and its buffers."""
 
 
 class _Kept(NamedTuple):
-    """The rows of a block that were listed; None: it was not listed yet."""
+    """A block, and the JSON of its rows; None: the row was not listed yet."""
 
     block: pa.Buffer
     rows: list[bytes | None]
@@ -32,10 +32,10 @@ class _Kept(NamedTuple):
 class EncodedRows:
     """A bounded map from a row of a block to its JSON. Thread-safe.
 
-    The block that was listed least recently goes first.
+    The block that was listed least recently is dropped first.
 
     Args:
-        bytes_max: bound of the sum of sizes, the held blocks included; 0 keeps nothing.
+        bytes_max: limit of the sum of sizes, including the held blocks; 0 keeps nothing.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -48,10 +48,10 @@ class EncodedRows:
 
         Args:
             batch: a view of rows of a block of committed data, not empty.
-            shape: what the encoding depends on besides the rows, such as whether they have metadata.
+            shape: what the encoding depends on in addition to the rows, such as whether they have metadata.
             encode: makes the JSON of the rows that are not kept.
 
-        Cost: of kept rows about 10 us, whatever their number.
+        Cost: about 10 us for any number of kept rows.
         """
         paths = batch.column(0)
         block = paths.buffers()[2]
@@ -73,6 +73,6 @@ class EncodedRows:
 
 
 def _size_of(batch: pa.RecordBatch, rows: Sequence[bytes | None]) -> int:
-    """What rows hold in memory, and their block, which may be in no cache any more."""
+    """The memory of rows and of their block, which may no longer be in any cache."""
     rows_bytes = sum(_ROW_BYTES + len(row) for row in rows if row is not None)
     return _BLOCK_BYTES + int(batch.get_total_buffer_size()) + rows_bytes

@@ -1,8 +1,8 @@
 """Imports, dumps and restores that run in the background.
 
-Owns: the order and the number of them that run at once in this process. Their state is in the repository's records
-(`lakebed.repo.heads.importing`, `lakebed.repo.records.tasks`), so a crash loses nothing: the next process resumes what
-was running.
+Owns: their order in this process, and how many run at a time. Their state is in the repository's records
+(`lakebed.repo.heads.importing`, `lakebed.repo.records.tasks`), so a crash loses nothing: the next process resumes those
+that were running.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ImportRunner:
                 self.start_task(context, task.id)
 
     def _forget_waiting(self) -> None:
-        """Let each thread end after the import that it runs; the next process resumes the others."""
+        """Discard the waiting imports, so that each thread ends after its import. The next process resumes them."""
         with self._lock:
             self._waiting.clear()
 

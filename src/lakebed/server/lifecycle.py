@@ -1,7 +1,7 @@
 """One process that serves repositories: from settings to a site that answers, and its end.
 
-Owns: what is opened, in which order. At the end running requests end first, then the logs are written and the lease on
-the records is released (`lakebed.http.process`).
+Owns: what is opened, and in which order. At the end, running requests finish first; then the logs are written and the
+lease on the records is released (`lakebed.http.process`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.site import RepositoryCall, RepositorySite, is_on_disk
 
 NAME: Final = "lakebed serve"
-"""In front of messages on standard error."""
+"""Prefix of messages on standard error."""
 
 
 def open_records(settings: ServerSettings) -> Repositories:
     """The repositories that are served. Raises as `lakebed.repo.open_all`.
 
-    Becoming their owner writes a little, for which a full disk has the reserve: what is there can be read, and freed.
+    Becoming their owner writes a little, for which a full disk has the reserve: objects can then be read, and freed.
     """
     options = settings.options
     with freeing_space():
@@ -128,7 +128,7 @@ def _release() -> None:
 
 
 def _lost(records: KeyValue, *, url: str) -> Fenced | None:
-    """The error with which a server ends whose records another process has taken over."""
+    """The error that ends a server after another process has taken over its records; None: none has."""
     if records.lost is None:
         return None
     return Fenced(

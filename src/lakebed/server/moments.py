@@ -1,14 +1,14 @@
-"""Moments of the records that requests share: those that came together are answered by one look at the records.
+"""Moments of the records that requests share: requests that came together are answered from one snapshot.
 
-Owns: which request may use which moment. A read is linearizable when what it shows was true at some time between its
-request and its reply. So a moment serves every request that had come before the moment was taken, and no later one.
-Under load an event loop receives many requests before it answers the first of them.
+Owns: which request may use which moment. A read is linearizable if its result was true at some time between its request
+and its reply. So a moment serves every request that came before the moment was taken, and no later one. Under load an
+event loop receives many requests before it answers the first of them.
 
-Invariants: a moment that a later request needs is a new one, so no reply is older than its request, whatever another
-process has written meanwhile; a moment is closed when the event loop has answered what it had received, so nothing is
-kept from collection for longer; it is used by the thread of the event loop alone.
+Invariants: a later request gets a new moment, so no reply is older than its request, even if another process has
+written meanwhile; a moment is closed when the event loop has answered the requests that it had received, and pins
+nothing for longer; only the thread of the event loop uses it.
 
-Does not know: what is read. It gives views of references (`lakebed.repo.staging.view.View`).
+Does not know: what requests read. It provides views of references (`lakebed.repo.staging.view.View`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakebed.repo.staging.view import View, reference_view
 
 
 class _Moment:
-    """One snapshot of the records, and what references show at it."""
+    """One snapshot of the records, and the views of references at it."""
 
     def __init__(self, snapshot: KeyValueSnapshot, *, arrived_before: int) -> None:
         self.snapshot = snapshot
@@ -34,8 +34,8 @@ class Moments:
     """The newest moment of an event loop.
 
     Args:
-        key_value: answers from this machine.
-        arrivals: the count of the requests that came.
+        key_value: a store that answers from this machine.
+        arrivals: counts the requests that came.
     """
 
     def __init__(self, key_value: KeyValue, arrivals: Arrivals) -> None:
@@ -44,14 +44,14 @@ class Moments:
         self._newest: _Moment | None = None
 
     def view(self, context: RepositoryContext, ref: str, *, arrival: int) -> View:
-        """What a reference shows at a moment after a request had come. Read it before anything is awaited.
+        """The view of a reference at a moment after a request came. Read it before anything is awaited.
 
         Args:
             arrival: the number of the request.
 
         Raises `NotFound` (``reference_not_found``), `InvalidRequest` (``invalid_reference``).
-        Cost: 1 snapshot and about 3 reads; of all requests that came together for one reference only those of the
-        first.
+        Cost: 1 snapshot and about 3 reads. Of the requests that came together for one reference, only the first has
+        this cost.
         """
         moment = self._newest
         if moment is None or arrival > moment.arrived_before:
@@ -65,7 +65,7 @@ class Moments:
     def _take(self) -> _Moment:
         """A moment for all requests that came up to now."""
         self._close(self._newest)
-        count = self._arrivals.count  # before the records are looked at: what comes meanwhile needs a later moment
+        count = self._arrivals.count  # before the snapshot: requests that come meanwhile need a later moment
         moment = self._newest = _Moment(self._key_value.snapshot(), arrived_before=count)
         asyncio.get_running_loop().call_soon(self._close, moment)
         return moment

@@ -1,9 +1,9 @@
 """How clients name places of a store: URLs, and lakeFS's ``local://``; and all names of one place.
 
 Owns: `engine_url`, `format_namespace` and `place_names`. Invariant: two texts that lead to one place have the same
-names, so what a policy says of a place it says of every spelling. Links of the server's disk are not followed here: an
-operator's rules are about where a place really is (`lakebed.repo.outside.import_policy`), a policy is about its name.
-Pure.
+names, so a policy about a place applies to every spelling. Links of the server's disk are not followed here: an
+operator's rules apply to the real location of a place (`lakebed.repo.outside.import_policy`), a policy applies to its
+name. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = "file:/"
 
 
 def engine_url(url: str, *, root_url: str) -> str:
-    """An object's URL as the engine takes it.
+    """An object's URL in the engine's form.
 
     ``local:///path`` is a path of the server's own disk, ``local://folder`` a folder of the storage at `root_url`, as
     in the namespaces of repositories.
@@ -31,7 +31,7 @@ def engine_url(url: str, *, root_url: str) -> str:
 
 
 def format_namespace(namespace: str, *, root_url: str) -> str:
-    """A namespace as clients write it: of a folder of a bucket its URL, of one on the server's disk ``local://``."""
+    """A namespace as clients write it: a bucket's folder as its URL, a folder on the server's disk as ``local://``."""
     if "://" in namespace:
         return namespace
     return LOCAL_SCHEME + namespace if root_url.startswith(("file:", "memory:")) else f"{root_url}/{namespace}"
@@ -43,7 +43,7 @@ def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
     Args:
         text: a URL, a path of the server's disk, or a folder of the storage at `root_url`; a final slash stays.
 
-    Raises `InvalidRequest`: it is no place.
+    Raises `InvalidRequest`: the text leads to no place.
     """
     end = "/" if text.endswith("/") else ""
     is_relative = "://" not in text and not text.startswith(("/", _FILE))
@@ -59,10 +59,10 @@ def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
 
 
 def name_place(permission: Permission, *, root_url: str) -> Permission:
-    """A permission for a place with all names of that place; any other permission as it is.
+    """Add all names of the place to a permission for a place; return any other permission unchanged.
 
-    What is written in no way that is a name, as with ``..`` in it, is asked for by its URL. What is no place is left to
-    the operation, which refuses it.
+    A spelling that is not one of the names, such as one with ``..``, is replaced by the place's URL. A text that leads
+    to no place is left to the operation, which refuses it.
     """
     text = permission.resource.removeprefix(NAMESPACES)
     if not text or text == permission.resource:

@@ -1,16 +1,16 @@
-"""`ReferenceTables`: tables in branches of repositories, by the names that catalogs of tables have for them.
+"""`ReferenceTables`: tables in branches of repositories, under the names that catalogs of tables use.
 
-Owns: the namespace ``repository.reference``, which has the tables in the folder `FOLDER` of a branch, and to read also
-of a tag or a commit. A database of the lake never has a dot in its name, so no name means both.
+Owns: the namespace ``repository.reference``, which has the tables in the folder `FOLDER` of a branch or, for reads, of
+a tag or a commit. The name of a lake's database never contains a dot, so no name means both.
 
-What a client commits is staged on the branch, and committed with it by the repository's own verbs. A client reads and
-writes the files itself, through the S3 gateway, as ``s3://repository/reference/tables/...``: so its key, the rules of
-the branch and the repository's records decide about every file.
+A client's commit to a table is staged on the branch; the repository's own verbs commit the branch. A client reads and
+writes the files itself, through the S3 gateway, as ``s3://repository/reference/tables/...``. So the client's key, the
+rules of the branch and the repository's records apply to every file.
 
 Invariants:
 - A table is opened anew for each request: a reset or a merge of the branch may have replaced its files, under the same
   names.
-- A commit is acknowledged if what it names is on the branch after it: a reset before it is an error.
+- A commit is acknowledged only if the files that it names are on the branch after it: an earlier reset is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
 FOLDER: Final = "tables"
-"""Of a reference; a table is a folder in it."""
+"""The folder of a reference whose subfolders are its tables."""
 _UNKNOWN: Final = ("repository_not_found", "reference_not_found", "invalid_repository_name")
 
 
@@ -60,7 +60,7 @@ class ReferenceTables:
     """The tables of all repositories. Thread-safe; keeps nothing.
 
     Args:
-        speaks_s3: whether the S3 gateway is served, without which no client reaches the files.
+        speaks_s3: whether the S3 gateway is served. Without it, no client reaches the files.
     """
 
     def __init__(self, repositories: Repositories, *, speaks_s3: bool) -> None:
@@ -70,7 +70,7 @@ class ReferenceTables:
     def namespaces(self) -> Iterator[Namespace]:
         """Every branch of every repository, hidden ones excluded. Cost: 1 scan, and 1 a repository."""
         for repository in self._repositories.list():
-            with suppress(NotFound):  # one that was deleted since it was listed has no branches
+            with suppress(NotFound):  # a repository that was deleted since it was listed has no branches
                 for branch in repository.branches():
                     yield Namespace(repository.name, branch.name)
 
@@ -91,7 +91,7 @@ class ReferenceTables:
         return sorted(self._store(namespace).list_with_delimiter("").folders)
 
     def has_table(self, namespace: Namespace, table: str) -> bool:
-        """Whether there is such a table. Raises as `check`."""
+        """Whether a table exists. Raises as `check`."""
         return bool(self._store(namespace).list_with_delimiter(f"{_folder(table)}/schema").objects)
 
     def open(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
@@ -116,7 +116,7 @@ class ReferenceTables:
         return Table.open(folder, name=f"{namespace}.{table}", branch=branch, environment=environment)
 
     def open_derived(self, namespace: Namespace) -> ObjectStore:
-        """The folder for what is made of the tables of a repository. Raises `NotFound` as `check`."""
+        """The folder of data derived from the tables of a repository. Raises `NotFound` as `check`."""
         try:
             repository = self._repositories.repository(namespace.repository)
             return context_of(repository).store.sub(DERIVED_FOLDER)
@@ -137,7 +137,7 @@ class ReferenceTables:
         return folder
 
     def url(self, namespace: Namespace, table: str = "") -> str:
-        """Where clients of S3 find a table, or all of them."""
+        """The URL at which S3 clients find a table, or all tables."""
         return f"s3://{namespace.repository}/{namespace.reference}/{FOLDER}/{table}".rstrip("/")
 
     def _store(self, namespace: Namespace) -> ObjectStore:
@@ -169,9 +169,9 @@ class ReferenceTables:
 def check_kept(table: Table, snapshot: Snapshot) -> None:
     """Raise `Conflict` (``branch_moved``) if a snapshot that was just committed names files that the branch lacks.
 
-    A reset or merge between the client's uploads and its commit takes them away; what is checked before the commit
-    could be gone when the commit is made. A snapshot that is gone itself was reset or expired after its commit, as any
-    may be. Cost: 1 GET, and a look for all files at once.
+    A reset or merge between the client's uploads and its commit removes them, and could do so after a check before the
+    commit. A snapshot that no longer exists was reset or expired after its commit, as any snapshot may be. Cost: 1 GET,
+    and 1 lookup of all files together.
     """
     if _has_files(table, snapshot) or table.context.snapshots.find(snapshot.id) != snapshot:
         return

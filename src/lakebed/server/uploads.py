@@ -24,16 +24,16 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.records.context import RepositoryContext
 
 _SYNCED_MAX: Final = 3
-"""Steps at a time that wait for a disk: one is synced, another is written, and a third gathers."""
+"""Most steps at a time that wait for a disk: one is synced, another is written, and a third gathers uploads."""
 _UNSYNCED_MAX: Final = 2
-"""Steps at a time that wait for nothing: more of them would be smaller ones, and no faster."""
+"""Most steps at a time that do not wait: more steps would be smaller, and not faster."""
 _STEP_COUNT_MAX: Final = 64
 _STEP_BYTES_MAX: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """An upload, and where its outcome goes."""
+    """An upload, and the future of its outcome."""
 
     context: RepositoryContext
     branch: str
@@ -61,14 +61,14 @@ class SmallUploads:
         """Store and stage an object. Raises as `lakebed.repo.objects.data.upload` and `lakebed.repo.heads.write.stage`.
 
         Args:
-            size_bytes: of its bytes, about.
+            size_bytes: approximate size of the object.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(context, branch, upload, size_bytes, loop.create_future())
         self._waiting.append(waiting)
         if not self._begins and self._running < self._running_max:
             self._begins = True
-            loop.call_soon(self._begin)  # behind the requests that came together with this one
+            loop.call_soon(self._begin)  # after the requests that came together with this one
         return await waiting.outcome
 
     def _begin(self) -> None:
@@ -81,7 +81,7 @@ class SmallUploads:
             running.add_done_callback(partial(self._end, step))
 
     def _next_step(self) -> list[_Waiting]:
-        """The uploads that waited longest, at least one, which are not waiting any more."""
+        """Take the uploads that have waited longest, at least one, from the waiting ones."""
         count = size_bytes = 0
         for waiting in self._waiting[:_STEP_COUNT_MAX]:
             size_bytes += waiting.size_bytes
@@ -93,13 +93,13 @@ class SmallUploads:
 
     def _end(self, step: list[_Waiting], running: asyncio.Future[list[Entry | BaseException]]) -> None:
         self._running -= 1
-        if running.cancelled():  # the server ends, and this step was never begun
+        if running.cancelled():  # the server is ending, and this step never began
             for waiting in step:
                 waiting.outcome.cancel()
             return
         for waiting, outcome in zip(step, running.result(), strict=True):
             if waiting.outcome.done():
-                continue  # its client has gone
+                continue  # its client has disconnected
             if isinstance(outcome, Entry):
                 waiting.outcome.set_result(outcome)
             else:
@@ -108,7 +108,7 @@ class SmallUploads:
 
 
 def _store_all(step: Sequence[_Waiting]) -> list[Entry | BaseException]:
-    """What became of each upload; those of one branch are stored together."""
+    """Store uploads, those of one branch together, and return the outcome of each."""
     outcomes: dict[_Waiting, Entry | BaseException] = {}
     by_branch: dict[tuple[int, str], list[_Waiting]] = {}
     for waiting in step:
@@ -125,5 +125,5 @@ def _store_all(step: Sequence[_Waiting]) -> list[Entry | BaseException]:
 
 
 def _copy(error: Exception) -> Exception:
-    """The same error for another request: one that is raised twice would mix up its traces."""
+    """A copy of an error for another request: an error that is raised twice would mix up its tracebacks."""
     return type(error)(error.message, kind=error.kind, **error.facts) if isinstance(error, LakebedError) else error
