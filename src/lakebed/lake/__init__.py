@@ -1,7 +1,8 @@
-"""A lake: one URL with stores in it. Open it, list its stores and their pins, clean it. Start reading at `lake.py`.
+"""A lake: one URL that contains stores. Start reading at `lake.py`.
 
-The modules of databases, repositories and tenants are loaded on first use: a program that uses tables alone does not
-pay for their packages (0.3 s).
+This package opens a lake, lists its stores and their pins, and collects what no version needs. The modules of
+databases, repositories and tenants are loaded on first use, because importing their packages takes 0.3 s, which a
+program that uses only tables does not need.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The databases of a lake: where they are, their collection, what is left of a destroyed one.
+"""The databases of a lake: their locations, their collection, and the remains of destroyed databases.
 
-Loaded on first use. Does not know: names of databases.
+Loaded on first use. Does not know: the names of databases; callers pass folders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakebed.reclaim.model import CollectionReport
 
 
 def location(root: LakeRoot, folder: str) -> DatabaseLocation:
-    """Return where a database is. Its clones may be in this lake, or wherever the lake's credentials reach."""
+    """Return the location of a database. Its clones may be anywhere that the lake's credentials give access to."""
     inside = f"{root.store.root_url}/"
 
     def open_url(url: str) -> ObjectStore:
@@ -40,7 +40,7 @@ def admin(root: LakeRoot, folder: str, *, name: str) -> DatabaseAdmin:
 def collect(
     locations: Sequence[DatabaseLocation], *, dry_run: bool, progress: Callable[[Any], None] | None
 ) -> list[CollectionReport]:
-    """Collect databases with the default settings; a report says why a database was not collected."""
+    """Collect databases with the default settings. The report of a database that was not collected says why."""
     collector = Collector(locations, dry_run=dry_run, progress=progress)
     return [
         done.report
@@ -51,7 +51,7 @@ def collect(
 
 
 def remaining_bytes(database: DatabaseAdmin, manifest: Manifest, *, now_ms: int) -> int | None:
-    """Return the bytes that are left of a destroyed database; None when only its tombstone is left."""
+    """Return the bytes of a destroyed database that are not deleted yet; None when only its tombstone is left."""
     objects = find_objects(database.location)
     if is_taken_apart(objects, manifest, now_ms=now_ms):
         return None

@@ -1,21 +1,28 @@
-"""Dropping a table: deletes everything in its folder, in an order in which a crash leaves no half-visible table.
+"""Drop a table: delete everything in its folder, in an order in which a crash leaves no half-visible table.
 
-Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
-Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
-the mark itself is deleted last, and looked for before each batch of deletions: a drop that sleeps while another process
-finishes it takes nothing of a table that was made since, unless it sleeps between that look and the one request behind
-it (docs/design/0018). So remains are recognised, and dropping again or `Lake.collect` finishes the drop; a folder
-without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again after the
-schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark lists the
-URLs of the table's own files outside its folder, which are deleted too; nothing else outside is.
+Owns: the mark ``lakebed/dropped`` inside the table's folder. It exists from before the first deletion until the last.
 
-A table that its maker takes back (`take_back_table`) is dropped unless others have put something there, and that is
-decided when the schemas are gone, so that no commit of others is acknowledged any more: if there is one, the schemas
-are put back. The mark has them and what is the maker's, so every process can finish such a drop. A commit that is under
-way may be seen by one of them alone, so the first to create the decision, an object of the mark's nonce, decides for
-all. It goes after the mark has changed: a process that creates it anew sees that, and takes it away.
+Invariants of a drop:
+- The mark is durable before the schemas are deleted. A table without a schema is invisible to every client.
+- The mark is deleted last. By the mark the remains of a table are recognised, and another drop or `Lake.collect`
+  finishes the drop. A folder without the mark counts as remains only when a caller forces that (`is_left`).
+- Each batch of deletions first checks that the mark still exists. If another process finished the drop while this one
+  slept, this process deletes nothing of a table that was created since. The exception is a sleep between the check and
+  the one request that follows it (docs/design/0018).
+- The folder is listed again after the schemas are deleted, because a commit checks for its schema once more after its
+  put, and withdraws the commit if the schema is gone.
+- The mark lists the URLs of the table's own files outside its folder. These are deleted too, and nothing else outside.
 
-Does not know: pins; `Lake.drop_table` checks them, and for stores inside, first.
+`take_back_table` drops a table that the caller created, unless others have put something there:
+- This is decided after the schemas are deleted, when no commit of others can be acknowledged any more. If there is
+  anything of others, the schemas are put back.
+- The mark contains the schemas and the list of what the creator has put, so every process can finish such a drop.
+- Processes may disagree, because only some of them see a commit that is under way. So the first process that creates
+  the decision, an object named by the mark's nonce, decides for all.
+- The decision is deleted after the mark has changed. A process that then creates it again sees the changed mark, and
+  deletes the decision.
+
+Does not know: pins. `Lake.drop_table` checks for pins, and for stores inside the folder, before it drops.
 
 Format of the mark: empty, or the JSON of `_Mark`.
 """
@@ -53,13 +60,13 @@ _TABLE_FOLDERS: Final = frozenset(
     ("branch", "changelog", "consumer", "index", "lakebed", "manifest", "snapshot", "statistics", "tag")
 )
 _OWN_FOLDER: Final = re.compile("schema$|service$|bucket-|[^=]+=")
-"""Others of a table: of buckets and of partitions among them."""
+"""Further folders of a table, among them those of buckets and of partitions."""
 _STORE_MARKERS: Final = frozenset((LEASE_PATH, MARKER_PATH, REPOSITORY_MARKER_PATH))
-"""Of a database that was written, a lake and a repository."""
+"""The markers of a database that has been written to, of a lake and of a repository."""
 
 
 class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that the maker of a table has put there."""
+    """Everything that the creator of a table has put into its folder."""
 
     schemas: dict[str, str]
     """Bodies by path."""
@@ -68,12 +75,12 @@ class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a mark says; nothing: an empty one. DO NOT CHANGE."""
+    """The content of a mark. An empty mark has the defaults. DO NOT CHANGE."""
 
     external: dict[str, int] = {}
     """The table's own files outside its folder: sizes in bytes by URL."""
     own: Own | None = None
-    """The drop is one that takes back, and is to be decided; None: it is a drop."""
+    """Set: a take-back that is not decided yet. None: a drop."""
     nonce: str = ""
     """Names the decision; new for each take-back."""
 
@@ -89,7 +96,7 @@ def is_dropped(store: ObjectStore, name: TableName) -> bool:
 
 
 def is_left(store: ObjectStore, name: TableName) -> bool:
-    """Return whether a folder has files of a table, no schema, and nothing else: a writer died after its drop.
+    """Return whether a folder has only files of a table, but no schema: what a writer left that died after the drop.
 
     Cost: 1 LIST a thousand objects.
     """
@@ -102,9 +109,9 @@ def is_left(store: ObjectStore, name: TableName) -> bool:
 
 
 def list_stores_inside(store: ObjectStore, name: TableName) -> list[str]:
-    """The folders of databases, repositories and lakes in a table's folder: by mistake there, and a drop deletes them.
+    """List the folders of databases, repositories and lakes directly in a table's folder.
 
-    Only such as are directly in it. Cost: 1 LIST, and 1 for each folder that is not one of a table.
+    They are there by mistake, and a drop deletes them. Cost: 1 LIST, and 1 for each folder that is not a table's own.
     """
     folder = store.sub(name.folder)
     return [
@@ -184,7 +191,7 @@ def drop_table(
     plan = plan_drop(store, name, external=external)
     plan = replace(plan, warnings=warnings)
 
-    def is_current() -> bool:  # else another process has finished the drop, and what was listed may be a new table's
+    def is_current() -> bool:  # if not, another process finished the drop, and the listed objects may be a new table's
         return is_dropped(store, name)
 
     report = sweeper.sweep(plan, dry_run=dry_run, is_current=is_current)
@@ -192,7 +199,7 @@ def drop_table(
         return report
     is_complete = report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed)
     if is_complete and plan.hide:
-        # What was put since the listing: a writer that looks from now on finds no schema, and takes its files back.
+        # Objects that were put since the listing. A writer that checks from now on finds no schema, and withdraws.
         late = plan_drop(store, name, external={})
         swept = sweeper.sweep(late, is_current=is_current)
         is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
@@ -211,14 +218,16 @@ def drop_table(
 def take_back_table(
     store: ObjectStore, name: TableName, *, snapshots: Collection[int], tags: Collection[str], environment: Environment
 ) -> bool:
-    """Drop a table that the caller has created, unless others have put something there; whether it is gone.
+    """Drop a table that the caller has created, unless others have put something there. Return whether it is gone.
 
-    A commit that is acknowledged is found: it looks for its schema after its put. Meanwhile the table is not there. A
-    process that ends in the middle leaves a drop that `Lake.collect` finishes, or undoes.
+    This finds every acknowledged commit, because a commit checks for its schema after its put. During the call the
+    table does not exist for other clients. A process that dies during the call leaves a drop that `Lake.collect`
+    finishes or undoes.
 
     Args:
         store: the lake's root.
         snapshots, tags: all that the caller has made.
+
     Cost: as `drop_table`, 1 GET a schema and 1 LIST more.
     """
     folder = store.sub(name.folder)
@@ -234,7 +243,7 @@ def take_back_table(
 def _finish_taking_back(
     store: ObjectStore, name: TableName, mark: _Mark, *, environment: Environment
 ) -> CollectionReport:
-    """Drop a table whose schemas are gone, or put them back if it has something that is not its maker's."""
+    """Drop a table whose schemas are deleted, or put them back if it has something that its creator did not put."""
     folder, own = store.sub(name.folder), mark.own
     assert own is not None
     layout = Layout()
@@ -244,7 +253,7 @@ def _finish_taking_back(
     paths = [meta.path for it in folders for meta in folder.list(it)]
     others = [path for path in paths if path not in known and path not in hints]
     is_kept = _decide(folder, mark, keep=bool(others))
-    if is_kept is None:  # finished since by another process: what was listed may be another table's
+    if is_kept is None:  # another process finished it since: the listed objects may be another table's
         return CollectionReport(str(name), 0, 0, 0, {}, (), dry_run=False)
     if not is_kept:
         folder.put(_MARK, _Mark(mark.external).encode())  # it is decided
@@ -260,7 +269,10 @@ def _finish_taking_back(
 
 
 def _decide(folder: ObjectStore, mark: _Mark, *, keep: bool) -> bool | None:
-    """Whether a table is kept: what the first process decided; None: its take-back is over. Cost: 1 PUT and 1 GET."""
+    """Return whether a table is kept, as the first process decided; None: its take-back is over.
+
+    Cost: 1 PUT and 1 GET.
+    """
     path, is_first = _decision_path(mark), True
     try:
         folder.put(path, b"keep" if keep else b"drop", create_only=True)
@@ -284,7 +296,7 @@ def _decision_path(mark: _Mark) -> str:
 def _external_files(
     folder: ObjectStore, name: TableName, environment: Environment
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the files outside that belong to a table, and a warning when they are unknown."""
+    """Return a table's own files outside its folder, as sizes in bytes by URL, and a warning when they are unknown."""
     try:
         if not roots_of(folder).every:
             return {}, ()
@@ -297,7 +309,7 @@ def _external_files(
 
 
 def _load_mark(folder: ObjectStore) -> _Mark | None:
-    """What the mark of an earlier attempt says; None without a mark. Raises as `decode_object`. Cost: 1 GET."""
+    """Load the mark of an earlier attempt; None when there is no mark. Raises as `decode_object`. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))
     except NotFound:

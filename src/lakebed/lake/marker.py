@@ -4,8 +4,8 @@ Format (version 1, DO NOT CHANGE)::
 
     {"format": 1, "min_reader": 1, "min_writer": 1, "features": []}
 
-Invariants: a lake written by a newer lakebed opens as long as `min_reader` says so and every name in `features` is
-known here; anything else is `UnsupportedFormat`, never a guess.
+Invariants: this version opens a lake only if it supports `min_reader` and `min_writer` and knows every name in
+`features`. This holds for lakes of newer versions too. Any other lake is `UnsupportedFormat`, never a guess.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class _Marker(msgspec.Struct):
 
 
 def encode_marker() -> bytes:
-    """The marker of a lake made by this version."""
+    """Return the marker of a lake that this version creates."""
     return msgspec.json.encode(_Marker(format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, features=[]))
 
 
 def check_marker(body: Buffer, *, url: str) -> None:
-    """Return when this version may read and write the lake.
+    """Check that this version may read and write the lake.
 
     Raises:
-        Corruption: the bytes are no marker.
+        Corruption: the bytes are not a marker.
         UnsupportedFormat: the lake needs a newer lakebed.
     """
     try:

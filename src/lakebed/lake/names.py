@@ -1,11 +1,15 @@
 """Names of stores and their folders. Pure.
 
-Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
-``serving.kv``. Repositories: ``analytics`` is ``analytics.repo``, and the records of all of them are a database in
-``_repositories``. Tenants: ``orders`` is ``orders.tenant``, and the records of all of them are in ``_fleet``. Where a
-name may have several kinds, ``database:serving`` or ``table:serving`` selects one.
+- Tables: ``flights`` is in ``default.db/flights``, ``db.flights`` in ``db.db/flights``.
+- Databases: ``serving`` is in ``serving.kv``.
+- Repositories: ``analytics`` is in ``analytics.repo``. The records of all repositories are a database in
+  ``_repositories``.
+- Tenants: ``orders`` is in ``orders.tenant``. The records of all tenants are in ``_fleet``.
 
-Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
+Stores of several kinds may have the same name; ``database:serving`` or ``table:serving`` selects one of them.
+
+Invariants: a name never leads out of its lake (no separators, no ``..``), and is never the name of a system table
+(no ``$``).
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from lakebed.errors import InvalidRequest
 
 DEFAULT_DATABASE: Final = "default"
 WAREHOUSE_SUFFIX: Final = ".db"
-"""Ends the folder of tables, as in a warehouse of Paimon's."""
+"""The suffix of a folder of tables, as in a warehouse of Paimon."""
 DATABASE_SUFFIX: Final = ".kv"
-"""Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
+"""The suffix of the folder of a (key-value) database. Other clients of a warehouse look only at ``.db`` folders."""
 StoreKind = Literal["table", "database", "repository", "tenant"]
 KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository", "tenant")
-"""In the order in which a name without a kind is searched."""
+"""In the order in which a name without a kind is looked up."""
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
 
@@ -49,7 +53,8 @@ def parse_table_name(text: str) -> TableName:
     """Read ``flights`` or ``db.flights``.
 
     Raises:
-        InvalidRequest: no text, empty, path-like, or with more than one dot.
+        InvalidRequest: the name is not text, is empty, looks like a path, has more than one dot, or has a forbidden
+            character.
     """
     if not isinstance(text, str):
         raise _invalid(text, "is not a text")
@@ -77,7 +82,10 @@ class StoreName:
 
 
 def parse_store_name(text: str) -> tuple[StoreKind | None, str]:
-    """``(kind or None, name)`` of ``flights``, ``table:flights`` or ``database:serving``. Raises `InvalidRequest`."""
+    """Split ``flights`` or ``table:flights`` into ``(kind or None, name)``.
+
+    Raises `InvalidRequest` for an unknown kind.
+    """
     kind, colon, name = text.partition(":")
     if not colon:
         return None, text
@@ -106,7 +114,7 @@ def database_folder(name: str) -> str:
 
 
 def split_path(path: str) -> tuple[TableName, str] | None:
-    """Return ``(table, path inside it)`` of a path inside a lake; None when it is in no table's folder."""
+    """Split a path inside a lake into ``(table, path inside its folder)``; None when it is not in a table's folder."""
     database, _, rest = path.partition("/")
     table, _, inside = rest.partition("/")
     if not database.endswith(WAREHOUSE_SUFFIX) or database == WAREHOUSE_SUFFIX or not table:
@@ -115,7 +123,10 @@ def split_path(path: str) -> tuple[TableName, str] | None:
 
 
 def split_top(path: str, suffix: str) -> tuple[str, str] | None:
-    """Return ``(name, path inside it)`` of a path inside a folder ``<name><suffix>`` of a lake; None when in none."""
+    """Split a path inside a folder ``<name><suffix>`` of a lake into ``(name, path inside the folder)``.
+
+    None: the path is not inside such a folder.
+    """
     top, _, inside = path.partition("/")
     if not top.endswith(suffix) or top == suffix or not inside:
         return None

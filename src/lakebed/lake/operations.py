@@ -1,7 +1,7 @@
-"""Operations on a whole lake: ls, history, pins, why, collect. One loop over stores of every kind.
+"""Operations on a whole lake: ls, history, pins, why, collect. Each is one loop over stores of every kind.
 
-Invariants: an unreadable store does not keep the others from being listed; only `collect` deletes. Does not know: any
-kind of store; each has an adapter in `lakebed.lake.adapters`.
+Invariants: an unreadable store does not prevent the listing of the others. Only `collect` deletes. Does not know: the
+kinds of stores; each kind has an adapter in `lakebed.lake.adapters`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
     Args:
         disk: also add up the bytes of all objects of each store.
 
-    Cost: of each store, that of its adapter's `summary`; with `disk` also 1 LIST a thousand objects.
+    Cost: for each store, that of its adapter's `summary`; with `disk` also 1 LIST a thousand objects.
     """
     summaries = call_each(lake, lambda store: _summary(lake, store, disk=disk), lake.stores())
     return Listing(summary for summary in summaries if summary is not None)
@@ -87,7 +87,7 @@ def why(lake: Stores, where: str) -> Explanation:
 
     Raises:
         InvalidRequest: the URL lies outside this lake.
-        NotFound: kind ``object_not_found``: there is no such object; with similar names.
+        NotFound: kind ``object_not_found``: there is no such object. The error has similar names.
     """
     path = path_in(lake, where)
     if not has_object(lake.store, path):
@@ -121,8 +121,8 @@ def collect(lake: Stores, collection: Collection) -> list[CollectionReport]:
     """Delete what is no longer needed, by each store's own retention settings. As `Lake.collect`.
 
     Returns:
-        One report a deleting step: stores by kind, in order of their names; last, if any, the probes of processes that
-        died while creating a store.
+        One report for each deleting step: first the stores by kind, in order of their names; last the probes of
+        processes that died while they created a store, if there are any.
     """
     reports = [report for adapter in _ADAPTERS.values() for report in adapter.collect(lake, collection)]
     reports += _collect_probes(lake, collection)
@@ -132,7 +132,7 @@ def collect(lake: Stores, collection: Collection) -> list[CollectionReport]:
 
 
 def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionReport]:
-    """Delete the probes of processes that died. Cost: 1 LIST of the root and 1 of each folder where a store may lie."""
+    """Delete the probes of processes that died. Cost: 1 LIST of the root and 1 of each folder that may be a store's."""
     top = [folder for folder in lake.store.list_with_delimiter("").folders if not folder.endswith(WAREHOUSE_SUFFIX)]
 
     def probes(folder: str) -> list[Deletable]:
@@ -152,13 +152,13 @@ def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionRepo
 
 _NEAREST_MAX: Final = 3
 _INTERNAL: Final = ("_", "lakebed.json")
-"""How names of what is no store begin: they are found when they are asked for, and not proposed."""
+"""Prefixes of names that are not stores. Such an object is found when it is requested, but never proposed."""
 _COMPARED_MAX: Final = 1000
-"""Names of a folder that are compared with the requested one: those that sort around it."""
+"""How many names of a folder are compared with the requested name: those that sort next to it."""
 
 
 def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | None) -> NotFound:
-    """Return the error for a missing object; an `explanation` with pins names the versions that need it."""
+    """Return the error for a missing object. It names the pins in `explanation`, if any, which need the object."""
     at = f"There is no object {path} in {store.root_url}"
     if explanation is not None and explanation.pins:
         holders = ", ".join(f"{pin.kind} {pin.name}" for pin in explanation.pins[:_NEAREST_MAX])

@@ -1,7 +1,7 @@
-"""The repositories of a lake: opening them all, to read or to change them, and their collection.
+"""The repositories of a lake: opening all of them, to read or to change them, and their collection.
 
-Loaded on first use. Invariants: reading and dry runs own nothing, so they work while another process owns the
-repositories; a collection becomes the owner.
+Loaded on first use. Invariants: reads and dry runs do not take ownership, so they work while another process owns the
+repositories. A collection becomes the owner.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["SHOWN_CHARACTERS", "collect", "collect_records", "context_of", "open
 
 
 def read_all(root: LakeRoot) -> Repositories:
-    """Open all repositories to read. Close them. Raises as `lakebed.kv.open_reader`."""
+    """Open all repositories to read. The caller closes them. Raises as `lakebed.kv.open_reader`."""
     return _repositories(root, ReadOnlyKeyValue(location(root, METADATA_FOLDER)), RepositoryOptions(background=False))
 
 
 def open_all(root: LakeRoot, *, create: bool, options: RepositoryOptions | None) -> Repositories:
-    """Open all repositories as their owner. Close them. Raises as `lakebed.repo.open_all`."""
+    """Open all repositories as their owner. The caller closes them. Raises as `lakebed.repo.open_all`."""
     key_value = open_key_value(root.store.sub(METADATA_FOLDER), environment=root.environment, create=create)
     return _repositories(root, key_value, options or RepositoryOptions())
 
@@ -56,7 +56,7 @@ def _repositories(root: LakeRoot, key_value: KeyValue, options: RepositoryOption
 def collect(
     root: LakeRoot, reports: list[CollectionReport], *, dry_run: bool, progress: Callable[[Any], None] | None
 ) -> None:
-    """Collect every repository and the remains of deleted ones; add a report for each to `reports`."""
+    """Collect every repository and the remains of deleted repositories. Append a report for each to `reports`."""
     with _collecting(root, dry_run=dry_run) as repositories:
         for repository in repositories.list():
             reports.append(repository.collect(dry_run=dry_run, progress=progress))

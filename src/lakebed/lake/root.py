@@ -1,4 +1,4 @@
-"""`LakeRoot`: where a lake is, as the modules of databases, repositories and tenants take it."""
+"""`LakeRoot`: the location of a lake, which the modules of databases, repositories and tenants take as an argument."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lakebed.runtime import Environment
 
 @dataclass(frozen=True, slots=True)
 class LakeRoot:
-    """Where a lake is, and what its stores are opened with."""
+    """The location of a lake, and the settings that its stores are opened with."""
 
     store: ObjectStore
     """The lake's root."""
     environment: Environment
     storage_options: dict[str, str] | None
     is_probed: bool
-    """The store is known to honour create-only puts."""
+    """Whether the object store is known to honour create-only puts."""

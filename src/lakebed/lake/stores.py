@@ -60,7 +60,7 @@ class Stores:
     """
 
     _is_probed = False
-    """The lake's marker was seen, before which the store was probed."""
+    """Whether the lake's marker was seen. The store is probed before its first marker is written."""
 
     def __init__(
         self, store: ObjectStore, *, environment: Environment, storage_options: Mapping[str, str] | None = None
@@ -322,14 +322,14 @@ def path_in(lake: Stores, where: str) -> str:
 
 
 def root_of(lake: Stores) -> LakeRoot:
-    """The lake, as `databases`, `repositories` and `tenants` take it."""
+    """Return the root of a lake, as the modules `databases`, `repositories` and `tenants` take it."""
     options = None if lake.storage_options is None else dict(lake.storage_options)
     return LakeRoot(lake.store, lake.environment, options, lake._is_probed)
 
 
 @contextmanager
 def read_repositories(lake: Stores) -> Iterator[Repositories | None]:
-    """Open all repositories to read, without owning them, so while another process owns them. None: there are none.
+    """Open all repositories to read. This works while another process owns them. None: the lake has no repository.
 
     Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
     """
@@ -342,9 +342,9 @@ def read_repositories(lake: Stores) -> Iterator[Repositories | None]:
 
 @contextmanager
 def read_tenants(lake: Stores) -> Iterator[Records]:
-    """Read the records of the lake's tenants, without owning them.
+    """Read the records of the lake's tenants, without taking ownership.
 
-    Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
+    Raises `Unavailable` (``fleet_not_running``) when only the control plane knows them, and it does not run.
     Cost: 2 LIST + 1 GET, 1 GET a log object; or that of `fleet`.
     """
     with lakebed.lake.tenants.read_records(root_of(lake)) as records:
@@ -352,7 +352,7 @@ def read_tenants(lake: Stores) -> Iterator[Records]:
 
 
 def call_each(lake: Stores, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for each item, concurrently; results in order."""
+    """Call a function for each item concurrently. Return the results in the order of the items."""
     pool = lake.environment.runtime.pool(_CONCURRENT_STORES_MAX)
     try:
         return list(pool.map(function, items))
@@ -373,7 +373,7 @@ def list_table_folders(lake: Stores) -> list[TableName]:
 
 
 def list_dropped_tables(lake: Stores) -> list[TableName]:
-    """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
+    """List the tables whose drop did not finish. Cost: as `Stores.tables`, and 1 HEAD for each folder."""
     return [name for name in list_table_folders(lake) if not lake.has_table(str(name)) and is_dropped(lake.store, name)]
 
 

@@ -1,7 +1,7 @@
-"""The tenants of a lake: the running fleet, and the records that are read without one.
+"""The tenants of a lake: connecting to the running fleet, and reading records without it.
 
-Loaded on first use. Invariants: listing tenants owns and writes nothing. A ledger in the lake is read while a control
-plane owns it; one on PostgreSQL is asked for through the running control plane.
+Loaded on first use. Invariants: listing tenants takes no ownership and writes nothing. A ledger in the lake can be read
+while a control plane owns it. A ledger on PostgreSQL is read through the running control plane.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import CollectionPlan
 
 _READS_MAX: Final = 5
-"""Of record and manifest, until both are of one transaction."""
+"""Attempts to read a record and its manifest, until both are of one transaction."""
 _DONE_MAX: Final = 1_000
 
 
 class Records:
-    """What is stored of a lake's tenants, at the time of each call."""
+    """The records of a lake's tenants. Each call reads them anew."""
 
     def __init__(self, storage: ObjectStore, ledger: Ledger | None, fleet: Fleet | None) -> None:
         self._storage = storage
@@ -45,13 +45,16 @@ class Records:
         self._fleet = fleet
 
     def tenants(self) -> list[TenantRecord]:
-        """All records, by name. Cost: a scan of the ledger, or 1 request."""
+        """Return all records, sorted by name. Cost: a scan of the ledger, or 1 request to the control plane."""
         if self._ledger is not None:
             return list(self._ledger.tenants())
         return [] if self._fleet is None else self._fleet.tenants()
 
     def state(self, name: str) -> TenantState:
-        """A tenant's state. Raises `NotFound` (``tenant_not_found``). Cost: 3 reads of the ledger and 1 GET."""
+        """Return a tenant's state.
+
+        Raises `NotFound` (``tenant_not_found``). Cost: 3 reads of the ledger and 1 GET.
+        """
         if self._fleet is not None:
             return self._fleet.tenant(name).state()
         if self._ledger is None:
@@ -66,7 +69,7 @@ class Records:
             except NotFound:
                 if ledger.tenant(name, fresh=True).manifest == record.manifest:
                     raise
-                continue  # a commit has replaced it, and it was collected
+                continue  # a commit has replaced this manifest, and a collection has deleted it
             done = tuple(ledger.list_finished(name)[-_DONE_MAX:][::-1])
             due = tuple(task.txn for task in ledger.tasks_of(name))
             return TenantState(record, manifest, TransactionList(record.transactions, done, due))
@@ -80,7 +83,7 @@ class Records:
         return decode_referenced(self._storage.get(record.manifest.path), record.manifest)
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close the ledger and the connection to the fleet."""
         if self._ledger is not None:
             self._ledger.close()
         if self._fleet is not None:
@@ -91,7 +94,7 @@ class Records:
 def read_records(root: LakeRoot) -> Iterator[Records]:
     """Read the tenants of a lake.
 
-    Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
+    Raises `Unavailable` (``fleet_not_running``) when only the control plane knows them, and it does not run.
     """
     records = _records(root)
     try:
@@ -116,7 +119,7 @@ def connect_fleet(root: LakeRoot, control: str | None) -> Fleet:
 
 
 def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace: timedelta) -> OrphanReport:
-    """Compare the lake's objects of tenants with its ledger, as `lakebed.fleet.collect.OrphanCollector`.
+    """Compare the objects of the lake's tenants with the ledger, as `lakebed.fleet.collect.OrphanCollector`.
 
     Args:
         ledger: ``postgresql://...``; None: the database in the lake.
@@ -146,5 +149,5 @@ def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace:
 
 
 def plan_of(root: LakeRoot, state: TenantState) -> CollectionPlan:
-    """What the collector of a running fleet deletes of a tenant next."""
+    """Plan what the collector of a running fleet deletes next from a tenant."""
     return plan_collection(root.store, state)

@@ -1,4 +1,4 @@
-"""The adapter of databases: newest manifest, checkpoints of users and clones; cleaning by the collector."""
+"""The adapter of databases: their newest manifest, checkpoints of users and clones, and collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DatabaseAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
-        """Cost: 1 LIST + 1 GET; of a destroyed one 3 LIST more, and 1 LIST a thousand objects."""
+        """Cost: 1 LIST + 1 GET; for a destroyed database 3 LIST more, and 1 LIST a thousand objects."""
         database = lake.database(name)
         manifest = database.show_manifest()
         now_ms = lake.environment.clock.now_ms()
@@ -61,7 +61,7 @@ class DatabaseAdapter(StoreAdapter):
             return None
 
     def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
-        """Collect every database with the default settings; a report says why a database was not collected."""
+        """Collect every database with the default settings. A report says why its database was not collected."""
         locations = [lake.database(name).location for name in lake.databases()]
         if not locations:
             return []

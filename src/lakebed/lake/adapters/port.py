@@ -1,9 +1,10 @@
 """`StoreAdapter`: what a lake needs from every kind of store, and the result types.
 
-Owns: the contract that makes `lakebed.lake.operations` one loop over kinds. Knows no store.
+Owns: the contract that lets `lakebed.lake.operations` treat all kinds of stores in one loop. Does not know: any kind of
+store.
 
-To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package and enter it in
-`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake`.
+To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package, and add it to
+`operations._ADAPTERS`. Load a package that is expensive to import through `lakebed.lake`.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Collection:
 
 
 class StoreAdapter(Protocol):
-    """One kind of store. Stateless; every call takes the lake."""
+    """The operations on one kind of store. Stateless: every call takes the lake."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
-        """Return a store's line in the list of all; None for a store of which only a tombstone is left."""
+        """Return a store's line in the list of all stores; None when only a tombstone is left of the store."""
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
         """Return the bytes of all objects in a store's folder. Cost: 1 LIST a thousand objects."""
@@ -69,10 +70,10 @@ class StoreAdapter(Protocol):
         """Return a store's readable versions, oldest first."""
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
-        """Return what keeps versions of a store alive, with the bytes that each pin alone holds, where known."""
+        """Return the pins of a store, each with the bytes that only this pin keeps, where known."""
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
-        """Explain an object, by its path in the lake; None when it is in no store of the kind."""
+        """Explain why an object exists, by its path in the lake; None when it is not in a store of this kind."""
 
     def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
-        """Delete what is no longer needed in all stores of the kind. Return one report a deleting step."""
+        """Delete what no version needs, in all stores of this kind. Return one report for each deleting step."""

@@ -1,7 +1,7 @@
-"""The adapter of repositories: the default branch's head, tags and branches; cleaning by a collection.
+"""The adapter of repositories: the head of the default branch, tags and branches, and collection.
 
-Invariants: reading and dry runs own nothing, so they work while a server owns the repositories; cleaning becomes the
-owner, and where another process is the owner, the report says that nothing was collected.
+Invariants: reads and dry runs do not take ownership, so they work while a server owns the repositories. A collection
+becomes the owner. While another process is the owner, nothing is collected, and the report says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RepositoryAdapter(StoreAdapter):
             except NotFound:
                 if repository.pins() or next(repository.versions(), None) is not None:
                     raise
-                return StoreSummary("repository", name, None, None, 0, 0, 0)  # it is bare
+                return StoreSummary("repository", name, None, None, 0, 0, 0)  # a bare repository
             return StoreSummary(
                 "repository",
                 name,
@@ -89,6 +89,6 @@ class RepositoryAdapter(StoreAdapter):
         except NotFound:
             return []
         except (Conflict, Corruption, UnsupportedFormat) as error:
-            # The other stores of the lake are cleaned all the same.
+            # The other stores of the lake are still collected.
             return [*reports, CollectionReport.not_collected("repositories", error, dry_run=dry_run)]
         return [*reports, repositories.collect_records(root_of(lake), dry_run=dry_run, progress=progress)]

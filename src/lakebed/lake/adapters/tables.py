@@ -1,4 +1,4 @@
-"""The adapter of tables: newest snapshot, tags; cleaning by expiry, the orphan search and finishing drops."""
+"""The adapter of tables: newest snapshot and tags. Collection expires versions, deletes orphans and finishes drops."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lakebed.table.branch.branch_folder import branch_names
 from lakebed.table.table import Table
 
 _NOT_COLLECTABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
-"""Kinds of `InvalidRequest` for a table whose options do not determine where its files are."""
+"""Kinds of `InvalidRequest` for a table whose options leave the location of its files undetermined."""
 
 _COUNTED_BYTES_MAX = 16 * 1024 * 1024
-"""Files of a table that have to be merged to count its rows are read up to this size together."""
+"""Rows that need a merge are counted exactly only if their files have at most this total size."""
 
 
 def _rows_of(table: Table) -> tuple[int | None, bool]:
-    """Return the number of rows of the newest version, and whether it is exact; None: this version cannot be read."""
+    """Return the row count of the newest version, and whether it is exact; None: lakebed cannot read this version."""
     try:
         splits = table.scan().splits()
     except UnsupportedFormat:
@@ -98,7 +98,7 @@ class TableAdapter(StoreAdapter):
             except (InvalidRequest, UnsupportedFormat, Corruption) as error:
                 if isinstance(error, InvalidRequest) and error.kind not in _NOT_COLLECTABLE:
                     raise
-                # The other tables of the lake are collected all the same.
+                # The other tables of the lake are still collected.
                 reports.append(CollectionReport.not_collected(name, error, dry_run=dry_run))
         for dropped in list_dropped_tables(lake):
             try:

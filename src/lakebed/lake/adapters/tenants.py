@@ -1,7 +1,7 @@
 """The adapter of tenants: the newest committed transaction, branches and pins.
 
-Invariants: reading needs no running fleet where the ledger is in the lake. Collection deletes nothing of a tenant: the
-control plane's collector does, by deadlists, and `lakebed fleet collect` what it left.
+Invariants: when the ledger is in the lake, reads need no running fleet. `collect` deletes nothing of a tenant: the
+control plane's collector deletes by deadlists, and `lakebed fleet collect` deletes the orphans that it left.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TenantAdapter(StoreAdapter):
         return replace(explained, path=path)
 
     def collect(self, lake: Stores, collection: Collection) -> list[CollectionReport]:
-        """Say what the control plane's collector deletes next. Delete nothing."""
+        """Report what the control plane's collector deletes next. Delete nothing."""
         if not lake.has_fleet():
             return []
         reports = []
@@ -88,6 +88,6 @@ class TenantAdapter(StoreAdapter):
 
 
 def _report(plan: CollectionPlan, *, dry_run: bool) -> CollectionReport:
-    """Of a tenant: everything is left to the control plane."""
+    """Return the report of a tenant: every deletion is left to the control plane."""
     kept = {"the control plane's collector deletes them": len(plan.doomed)} if plan.doomed else {}
     return CollectionReport(plan.store, 0, 0, 0, kept, plan.warnings, dry_run, notes=plan.notes)
