@@ -56,20 +56,20 @@ class Carry:
 
 @dataclass(slots=True)
 class _Tables:
-    """The state of the tables, as the plan is walked step by step."""
+    """The state of the tables while `plan_carry` goes through the plan step by step."""
 
     search: _Search
     pending: dict[str, str] = field(default_factory=dict)
     """By table: the name of its first writer that is not done."""
     newest: dict[str, tuple[str, StepRecord]] = field(default_factory=dict)
-    """By table: its last done writer and the run that did it."""
+    """By table: the run and the record of its last writer that is done."""
     undone: str | None = None
     """The first step that is not done."""
     last: dict[str, StepRecord] = field(default_factory=dict)
     """By run: the last of its steps that count as done."""
 
     def obstacle(self, identity: StepIdentity, run_id: str, record: StepRecord) -> str | None:
-        """Return why a record does not count for the step any more; None: it does."""
+        """Return why a record does not count for the step any more; None: it counts."""
         for table in sorted(identity.touches):
             if table in self.pending:
                 return f"'{self.pending[table]}' runs before it and writes to '{table}'"

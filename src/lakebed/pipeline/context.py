@@ -1,8 +1,8 @@
 """The context of a step: the lake, its tables, Spark on demand, and the identity of its commit.
 
-Owns: creating declared tables, and the views that ingest steps name. Invariants: Spark starts when a step first needs
-it, never before; the commit of step n of run r is (user ``pipeline:<r>``, identifier n), on any table, however often
-the step is tried.
+Owns: the creation of declared tables, and the views that ingest steps name. Invariants: Spark does not start before a
+step needs it. The commit of step n of run r has the user ``pipeline:<r>`` and the identifier n, on every table and in
+every attempt of the step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RunContext:
         return self._engine
 
     def close(self) -> None:
-        """Release cached rows; the session stays."""
+        """Release cached rows. The Spark session stays open."""
         for rows in self._views.values():
             self.engine().release_rows(rows)
         self._views.clear()
@@ -145,7 +145,7 @@ class RunContext:
         return {*self._recipes, *self.plan.tables, *query_names(self.lake)}
 
     def table(self, name: str, *, step: PlannedStep) -> Table:
-        """Return a table of the lake, in its branch when it is there; a declared one is created when absent.
+        """Return a table of the lake; its branch, when the table is in one. Create a declared table that is absent.
 
         Raises `InvalidRequest`: neither declared nor in the lake; names the step's line. `Conflict`: its branch cannot
         be used; see `TableBranches.open`.

@@ -1,8 +1,10 @@
 """The execution of a plan: skip what the ledger has, run the other steps in order, record each one.
 
-Owns: the order of a run. Invariants: a step is recorded only after its effects are durable; a failed step leaves every
-later step undone; a call after a kill continues where the killed call stopped; nothing that changes rows or names of
-versions runs again without consent.
+Owns: the order of a run. Invariants:
+- A step is recorded only after its effects are durable.
+- After a failed step, no later step runs.
+- A call after a kill continues where the killed call stopped.
+- A step that changes rows or names of versions does not run again without a person's consent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Input files of an ingest step: finding local ones, telling their format, unpacking archives.
+"""Input files of an ingest step: find local files, detect their format, unpack archives.
 
 Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern without a match is an
 error, never an empty read; a URL (``s3a://...``) is passed to Spark unchanged. An archive is unpacked on the driver's

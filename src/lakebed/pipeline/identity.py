@@ -1,8 +1,8 @@
 """The identity of a step, apart from its name and line: it finds finished work again in an edited pipeline. Pure.
 
-Owns: `identities`. Two steps have the same `source` when kind and settings are the same, and those of the ingest steps
-whose views they read, and the pipeline's branch of each table. Keys at their defaults, the step's name, its line, a
-view's name and `cache` do not belong to it, so editing these changes nothing.
+Owns: `identities`. Two steps have the same `source` when three things are equal: their kind and settings, the kind and
+settings of the ingest steps whose views they read, and the pipeline's branch of each table. Keys at their defaults, the
+step's name, its line, a view's name and `cache` are not part of the identity, so editing these changes nothing.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 
 Owns: this name, and `commit_identity`. DO NOT CHANGE: on disk. Invariants:
 - The first step that is about to merge an increment into a table writes the object, which names the commit.
-- A later step with the same increment, under another run, either finds that it was merged and is refused before
-  anything is committed; or, when the first step was killed or still runs, commits under the first step's identity,
-  which the table accepts once. So the increment is merged once, whichever step finishes first.
+- A later step of another run with the same increment is refused before it commits, if the increment was merged. If the
+  first step was killed or still runs, the later step commits under the first step's identity, which the table accepts
+  only once. So the increment is merged once, whichever step finishes first.
 - Within one run an increment may be merged several times.
-- A run that was killed between a commit and its record, and continues with another input, never takes that commit for
-  the commit of the new input: a commit of the step without the increment's object is an error.
+- A run may be killed between a commit and its record, and continue with another input. It never mistakes that commit
+  for the commit of the new input: a commit of the step without the increment's object is an error.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@
                                   attempts/<6 digits>-start.json one call of run, when it began
                                   attempts/<6 digits>-end.json   how that call ended; missing: it runs, or was killed
 
-Owns: these names, reading and writing them. DO NOT CHANGE: on disk. Invariants: nothing is ever replaced or deleted; a
-step is recorded after its effects are durable, so a crash in between repeats the step, which its commit identity makes
-harmless; a run id never belongs to another plan; a run that was complete once stays so, whatever a call that ran at the
-same time says.
+Owns: these names, and reading and writing the objects. DO NOT CHANGE: on disk. Invariants:
+- No object is ever replaced or deleted.
+- A step is recorded after its effects are durable. After a crash in between, the step runs again; its commit identity
+  makes that harmless.
+- A run id never belongs to another plan.
+- A run that was complete once stays complete, whatever a concurrent call records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, no font, no image, nothing fetched; light and dark; a phone will do.
+"""The report as one HTML page, for light and dark mode and for phones. No script, font or image; it fetches nothing.
 
 Owns: the words of the page. Pure: `ReportFacts` -> text. Markup comes from `page.html.jinja`, shapes from `plots`,
 styles from `page.css`, which is embedded in the page.

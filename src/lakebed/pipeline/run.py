@@ -1,7 +1,7 @@
-"""Running a pipeline file: plan it, open its workspace, check or execute it, show the state of its runs.
+"""Run a pipeline file: plan it, open its workspace, check or execute it, and return the state of its runs.
 
-Owns: the public calls. Invariant: everything that can be wrong in the text of the file is found before the lake is
-touched. The execution itself is in `execute`.
+Owns: the public calls. Invariant: every mistake in the text of the file is found before the lake is accessed. The
+execution itself is in `execute`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The branch of each table that a pipeline with ``table_branch`` writes to: write, audit, publish.
 
 Owns: creating, finding, publishing and deleting these branches. A table is in its branch from the first step that
-writes to it until it is published; before and after, steps read main. Every record of a step on a branch has
-``branch_id``, the id of the branch's pin in main: a branch that was dropped and made anew under the same name has
-another.
+writes to it until it is published. Before and after that, steps read main. Every record of a step on a branch has
+``branch_id``, the id of the branch's pin in main. A branch that was dropped and created again under the same name has a
+different id.
 
 Invariants:
 - The commit that publishes the branch has the user ``table-branch:<branch_id>``, so whether a branch was published is

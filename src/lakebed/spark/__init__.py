@@ -1,8 +1,9 @@
 """lakebed through PySpark: read tables as DataFrames, write DataFrames into tables, run the heavy jobs.
 
-The names below are loaded on first use, so that importing this package, or the pipeline's parser in it, loads neither
-PySpark nor Java; where they are missing, the error of the first use says what to install. (No module here has the name
-of one of these functions: the import system would replace the function by the module.)
+The names below are loaded on first use, so importing this package, or the pipeline's parser in it, loads neither
+PySpark nor Java. Where these are not installed, the error of the first use says what to install. No module in this
+package may have the name of one of these functions, because the import system would replace the function with the
+module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "upsert_stream", "write"]
 
-if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+if not TYPE_CHECKING:  # with it, a type checker would accept every name
     __getattr__, __dir__ = on_first_use(
         __name__,
         {

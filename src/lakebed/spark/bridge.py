@@ -1,9 +1,11 @@
 """The process that answers Spark's SQL catalog: JSON lines on standard input and output.
 
-``python -m lakebed.spark.bridge``. Its first line says its version and its folder of Arrow files, which the other
-side removes when this process is killed; then one line a reply, in the order in which requests finish. Invariants:
-standard output carries the protocol alone; requests run at the same time, at most `CONCURRENT_MAX`; the process ends
-when its input closes, without waiting for requests under way.
+The JVM starts it as ``python -m lakebed.spark.bridge``. The first line of output has the version of lakebed, the
+process id, and the folder of Arrow files, which the JVM removes if this process is killed. Each further line is a
+reply. Replies come in the order in which requests finish.
+
+Invariants: standard output carries only the protocol. At most `CONCURRENT_MAX` requests run at the same time. The
+process ends when its input closes, without waiting for running requests.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ from lakebed.spark.catalog import VERBS_LOADED, handle
 from lakebed.spark.catalog.verb import Session
 
 CONCURRENT_MAX: Final = 32
-"""Requests at the same time; further ones wait in the pipe."""
+"""How many requests run at the same time. Further requests wait in the pipe."""
 
 
 def serve(source: BinaryIO, sink: BinaryIO, session: Session, *, waits: bool = False) -> None:
-    """Answer requests until the source ends; `waits` for those under way then."""
+    """Answer requests until the source ends.
+
+    Args:
+        waits: wait for the requests that still run when the source ends.
+    """
     assert VERBS_LOADED
     runtime = Environment().runtime
     condition = runtime.condition()
@@ -61,14 +67,14 @@ def serve(source: BinaryIO, sink: BinaryIO, session: Session, *, waits: bool = F
 def main() -> None:
     """Serve the process that started this one."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what Python code prints must not become part of the protocol
+    os.dup2(2, 1)  # output that Python code prints must not become part of the protocol
     session = Session.temporary()
     try:
         serve(source, sink, session)
     finally:
         shutil.rmtree(session.folder, ignore_errors=True)
     sys.stderr.flush()
-    os._exit(0)  # requests under way have no reader any more
+    os._exit(0)  # the replies of running requests have no reader any more
 
 
 if __name__ == "__main__":

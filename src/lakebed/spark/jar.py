@@ -20,10 +20,10 @@ CATALOG_CLASS: Final = "org.lakebed.spark.LakebedCatalog"
 JARS: Final = "spark.jars"
 """The setting that names jars for the driver and the executors."""
 EXTENSIONS: Final = "spark.sql.extensions"
-"""The setting that names what adds statements to SQL, separated by commas; read when a session starts."""
+"""The setting that lists the classes that extend SQL, separated by commas. Spark reads it when a session starts."""
 EXTENSION_CLASS: Final = "org.lakebed.spark.LakebedExtensions"
 CATALOGS: Final = "spark.sql.catalog."
-"""Begins the settings of every catalog."""
+"""The prefix of the settings of every catalog."""
 _FOLDER: Final = Path(__file__).parent / "jars"
 
 
@@ -76,7 +76,7 @@ def catalog_settings(catalogs: Mapping[str, str], *, python: str | None = None) 
 
 
 def merge_settings(settings: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of both: `wanted` wins, but jars and extensions are added to one another."""
+    """Merge two sets of settings. `wanted` wins, except that lists of jars and of extensions are joined."""
     lists = {
         name: f"{settings[name]},{wanted[name]}" for name in (JARS, EXTENSIONS) if name in settings and name in wanted
     }

@@ -28,7 +28,7 @@ _ANSWER_SECONDS_MAX = 30
 
 
 def require_pyspark() -> None:
-    """Return when PySpark 4.1 or newer and pandas can be imported.
+    """Check that PySpark 4.1 or newer and pandas can be imported.
 
     Raises `InvalidRequest`: they are missing or too old; names what to install.
     """

@@ -1,14 +1,19 @@
 """The process that reads and writes rows for a JVM's tasks: requests on standard input, answers on standard output.
 
-``python -m lakebed.spark.worker``; it serves one task after the other, and ends when its input closes.
+The JVM starts it as ``python -m lakebed.spark.worker``. The process serves one task after the other, and ends when its
+input closes.
 
-A request is one byte and frames; a frame is a length (4 bytes, big-endian) and a pickle. ``R`` reads: a frame with the
-store, the plan, the number of columns before those with the place of each row (None: there are none), and whether the
-place has a position; then one with the pack of splits. The answer is an Arrow stream and one more 0. ``W`` writes: a
-frame with the store, the `WriteTask`, and whether the rows are changes, then an Arrow stream; the answer is a frame.
-Each answer begins with one byte: 0, or 1 and then a frame of text, which fails the task.
+A request is one byte, then frames. A frame is a length (4 bytes, big-endian) and a pickle.
 
-Invariants: credentials come by standard input only; mistakes in rows are part of the answer, not failures.
+- ``R`` reads. The first frame has the store, the plan, the number of columns before the columns with the place of each
+  row (None: the rows have no place), and whether the place has a position. The second frame has the pack of splits. The
+  answer is an Arrow stream and another 0 byte.
+- ``W`` writes. The frame has the store, the `WriteTask`, and whether the rows are changes. An Arrow stream follows. The
+  answer is a frame.
+
+Each answer begins with one byte: 0 for success; or 1, then a length and a text, the message with which the task fails.
+
+Invariants: credentials arrive only on standard input. Mistakes in rows are part of the answer, not failures.
 """
 
 from __future__ import annotations
@@ -91,7 +96,7 @@ def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator
 def _rows_with_names(
     shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The first columns of rows that need no merge, and the names of their files."""
+    """Yield the first columns of rows that need no merge, and the name of each row's file."""
     for split in pack.splits:
         for file in split.files:
             alone = replace(pack, splits=(replace(split, files=(file,)),))
@@ -104,7 +109,7 @@ def _rows_with_names(
 def _rows_with_positions(
     shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """As `_rows_with_names`, and the number of each row in its file."""
+    """Yield the same as `_rows_with_names`, and the number of each row in its file."""
     store = open_in_task(shipped, pack.entries)
     for split in pack.splits:
         for file, table in read_with_positions(store, split, plan=plan):
@@ -135,7 +140,7 @@ def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: Binary
     except (LakebedError, OSError) as error:
         failure = error
     for _ in batches:
-        pass  # the rest of a stream whose task has failed
+        pass  # read the rest of the stream of a task that has failed
     if failure is not None:
         _fail(sink, failure)
         return
@@ -145,7 +150,7 @@ def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: Binary
 
 
 def _change(writer: TableWriter, task: WriteTask, rows: pa.Table) -> None:
-    """Write rows and delete keys; Spark brings each key once."""
+    """Write rows and delete keys. Spark sends each key only once."""
     deleted = rows[OPERATION]
     rows = rows.drop_columns([OPERATION])
     keys = rows.filter(deleted).select(list(delete_columns(task.schema)))
@@ -157,7 +162,7 @@ def _change(writer: TableWriter, task: WriteTask, rows: pa.Table) -> None:
 
 
 def _replace(writer: TableWriter, rows: pa.Table, places: list[pa.Table]) -> None:
-    """Write rows of a table without a primary key, and note the places of those that they replace."""
+    """Write rows of a table without a primary key. Append the places of the rows that they replace to `places`."""
     deleted = rows[OPERATION]
     place = [FILE_COLUMN.name, POSITION_COLUMN.name]
     gone = rows.filter(deleted).select(place)
@@ -181,7 +186,7 @@ def _frame(source: BinaryIO) -> bytes:
 def main() -> None:
     """Serve the process that started this one."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what Python code prints must not become part of an answer
+    os.dup2(2, 1)  # output that Python code prints must not become part of an answer
     sys.stdin.close()
     serve(source, sink)
 

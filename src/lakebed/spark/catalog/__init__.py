@@ -1,6 +1,6 @@
-"""What Spark's SQL catalog asks of Python: one declaration for each verb, and `handle`, which runs a request.
+"""The requests of Spark's SQL catalog to Python: one declaration for each verb, and `handle`, which runs a request.
 
-Does not know: processes and pipes, which are in `lakebed.spark.bridge`.
+Does not know: processes and pipes. They are in `lakebed.spark.bridge`.
 """
 
 from lakebed.spark.catalog import changelog, partitions, procedures, scans, streams, tables, writes

@@ -1,6 +1,7 @@
 """Arguments of procedures: their declared types, and values as callers write them.
 
-Owns: `Parameter` and `arguments_of`. Invariant: a procedure gets a value of its parameter's type, or None.
+Owns: `Parameter` and `arguments_of`. Invariant: an argument that a procedure gets has its parameter's
+type, or is None.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TRUTHS: Final = {
 }
 """The texts that Spark casts to booleans."""
 _EXPONENT_MAX: Final = 40
-"""Numbers of more digits are outside of every type; Python would write them out."""
+"""Numbers with more digits are outside the range of every type, and Python would write out all of the digits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Plans as answers: which reader reads which files, and what a worker reads.
+"""Plans as replies: which reader reads which files, and what a worker reads.
 
-Invariant: a file for Spark's reader has each column with today's type, under the name that it had when the file was
-written, or lacks it: Spark's reader renames, and the jar does not cast.
+Invariant: a file for Spark's reader either lacks a column, or has it with its present type, under the name that the
+column had when the file was written. Spark's reader can rename a column, but the jar does not cast.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _pickle(*request: object) -> str:
 
 
 def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, readers: Readers) -> ReaderPlan:
-    """Choose the readers; files whose types have changed since are lakebed's."""
+    """Choose the readers. lakebed reads the files of which a column's type has changed since."""
     plain, changed = _split_by_types(splits, plan)
     reader_plan = plan_readers(
         store, plain, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
@@ -86,7 +86,7 @@ def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, reader
 
 
 def _split_by_types(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
-    """Deal splits out: those whose files have today's types, and the others."""
+    """Divide the splits into those whose files have the present types, and the others."""
     changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
     if not changed_ids:
         return list(splits), []

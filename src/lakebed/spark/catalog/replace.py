@@ -1,9 +1,9 @@
-"""REPLACE TABLE: other columns and other rows together, and the older versions stay.
+"""REPLACE TABLE: replace the columns and the rows of a table together. The older versions stay.
 
-Invariants: the files of the new rows are written before anything of the table changes. Then the commit stores the next
-schema, and at once the snapshot that replaces all rows. When the snapshot is refused, the old columns come back as one
-more schema. A crash between the two leaves the old rows under the new columns, null where a column is new; older
-versions stay as they are, and the statement can be run again.
+Invariants: the files of the new rows are written before the table changes. Then the commit stores the next schema, and
+immediately afterwards the snapshot that replaces all rows. If the snapshot is refused, the old columns are stored again
+as one more schema. A crash between the schema and the snapshot leaves the old rows under the new columns; new columns
+are null in them. Older versions do not change, and the statement can be run again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
 
 
 def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
-    """Let columns be null that came back and that rows lack which others committed under the schema in between."""
+    """Make restored columns nullable if rows lack them that others committed under the schema in between."""
     relaxed = with_nulls_of(back, stored)
     committed = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
     if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in committed):

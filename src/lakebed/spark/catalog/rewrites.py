@@ -1,8 +1,8 @@
 """The files that UPDATE, DELETE or MERGE reads and replaces in a table without a primary key.
 
-Owns: `Rewritten`, which names them. Invariant: the scan and the commit of a statement derive the same files from the
-same `Rewritten`, so what was not read is not replaced. Pruning drops whole files only: every row of a file that is
-replaced is read.
+Owns: `Rewritten`, which identifies these files. Invariants: the scan and the commit of a statement derive the same
+files from the same `Rewritten`, so a file that was not read is not replaced. Pruning drops only whole files, so every
+row of a replaced file is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Verbs on reading: the files of a scan, and what its manifests state of all rows.
 
-Invariants: a plan holds every row of its version that the predicate may keep. A file for Spark's reader has each column
-with today's type, under the name that it had when the file was written, or lacks it: Spark's reader renames, and the
-jar does not cast.
+Invariants: a plan covers every row of its version that may match the predicate. A file for Spark's reader either lacks
+a column, or has it with its present type, under the name that the column had when the file was written. Spark's reader
+can rename a column, but the jar does not cast.
 """
 
 from __future__ import annotations

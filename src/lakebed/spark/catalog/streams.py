@@ -1,6 +1,6 @@
 """Verbs on streams: where they begin, how far a batch goes, and what it reads.
 
-Invariant: an offset is text that Spark keeps in its checkpoint and hands back; nothing else is remembered here.
+Invariant: an offset is text that Spark keeps in its checkpoint and passes back. This module keeps no other state.
 """
 
 from __future__ import annotations

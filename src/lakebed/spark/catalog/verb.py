@@ -1,7 +1,7 @@
-"""A verb of the catalog, its request and its reply as text, and what it runs in.
+"""The verbs of the catalog: their requests and replies as text, and the session in which they run.
 
-Owns: `Verb`, `Session` and `handle`. Invariants: `handle` never raises; a reply holds no credentials; a verb is a
-struct whose fields are the message's body, so an unknown or a wrong field is refused before anything runs.
+Owns: `Verb`, `Session` and `handle`. Invariants: `handle` never raises. A reply contains no credentials. A verb is a
+struct whose fields are the message's body, so an unknown or invalid field is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ VERBS: Final[dict[str, type[Verb]]] = {}
 """Every declared verb by its name."""
 
 INLINE: Final = "base64:"
-"""Begins an Arrow stream in a reply; a path begins otherwise."""
+"""The prefix of an Arrow stream in a reply. A path never begins with it."""
 
 INLINE_BYTES_MAX: Final = 32 << 10
-"""Arrow bytes that a reply holds; for more, the time that base64 takes is that of a file."""
+"""Arrow bytes that a reply contains at most. For more bytes, a file takes no more time than base64."""
 
 TABLE_REPLACED: Final = "table_replaced"
-"""The kind of the error when another table has the name."""
+"""The kind of the error when another table has the name now."""
 COLUMNS_CHANGED: Final = "columns_changed"
 """The kind of the error when another writer changed the columns meanwhile."""
 
@@ -128,7 +128,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of(cls, schema: TableSchema) -> Resolved:
-        """Return what names a schema."""
+        """Return the fields that identify a schema."""
         return cls(schema_id=schema.id, time_ms=schema.time_ms)
 
     def schema(self, table: Table) -> TableSchema:
@@ -218,7 +218,7 @@ _encode: Callable[[Any], bytes] = msgspec.json.encode
 
 
 def handle(line: bytes, session: Session) -> bytes:
-    """Run one request, and return the line that answers it, without its end."""
+    """Run one request. Return the line that answers it, without the line's end."""
     try:
         request = _REQUEST.decode(line)
     except msgspec.MsgspecError as error:
@@ -253,10 +253,10 @@ def _encode_error(request_id: int, error: LakebedError) -> bytes:
 
 
 def snapshot_text(snapshot: Snapshot | None) -> str | None:
-    """Encode a snapshot for a reply; later requests hand it back, so that they all see the same version."""
+    """Encode a snapshot for a reply. Later requests return it, so that all of them see the same version."""
     return None if snapshot is None else encode_snapshot(snapshot).decode()
 
 
 def snapshot_of(text: str | None) -> Snapshot | None:
-    """Decode what `snapshot_text` made."""
+    """Decode the text that `snapshot_text` returned."""
     return None if text is None else decode_snapshot(text.encode(), path="request")

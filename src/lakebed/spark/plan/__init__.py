@@ -1,1 +1,1 @@
-"""What a job reads, and what travels to its tasks. Pure but for the types of Spark."""
+"""The plan of what a job reads, and the values that are shipped to its tasks. Pure, except for Spark's types."""

@@ -20,12 +20,12 @@ AUDIT_LOG: Final = "audit_log"
 
 
 def transfer_schema(fields: Sequence[DataField]) -> pa.Schema:
-    """The Arrow types in which rows of these columns are handed to Spark: those its column vectors know."""
+    """Return the Arrow types in which rows of these columns are passed to Spark: types that its column vectors know."""
     return pa.schema([pa.field(field.name, _carry_type(arrow_type(field.type)), field.nullable) for field in fields])
 
 
 def transfer_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as `read.read_split` returns them, in the types of their `transfer_schema`."""
+    """Convert rows that `read.read_split` returned to the types of their `transfer_schema`."""
     columns = [
         # Not safe: digits below a microsecond, which Spark does not keep, are cut.
         cast_members(column, field.type, safe=False)

@@ -1,6 +1,7 @@
 """Units of changes as rows for Spark: what a task reads, and the columns that it returns. Imports no PySpark.
 
-Owns: `ChangeRows`, `ChangePack` and `pack_changes`. Invariants: both pickle; a store is only ever an argument.
+Owns: `ChangeRows`, `ChangePack` and `pack_changes`. Invariants: both classes can be pickled. A store is only ever an
+argument, never a part of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Predicates as Spark's filters.
 
-Owns: the translation, and the one difference between the two: in Spark, NaN equals itself and is above every number; in
-Arrow, and so in lakebed's own reader, every comparison with NaN except ``<>`` is false. The translated filter has
-lakebed's meaning, so both readers return the same rows.
+Owns: the translation, which compensates for the one difference between the two. In Spark, NaN equals itself and is
+greater than every number. In Arrow, and so in lakebed's own reader, every comparison with NaN except ``<>`` is false.
+The translated filter has lakebed's meaning, so both readers return the same rows.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Spark's filters as predicates of lakebed: V2 predicates, and the filters of Python data sources. Pure.
 
-Owns: the translation, and which filters it does not express wholly. Spark evaluates every filter again on the rows that
-it gets, so a translation may keep rows that the filter does not; it never loses one.
+Owns: the translation, and the list of filters that it does not express completely. Spark evaluates every filter again
+on the rows that it gets. So a translation may keep rows that the filter rejects, but never loses a row that it accepts.
 
 Invariants:
-- A filter that is true for a row is translated to a predicate that is true for it: with Spark's three-valued logic,
-  and with Spark's NaN, which equals itself and is above every number. In lakebed every comparison with NaN but ``<>``
+- If a filter is true for a row, its translation is true for that row. This holds for Spark's three-valued logic and for
+  Spark's NaN, which equals itself and is greater than every number. In lakebed, every comparison with NaN except ``<>``
   is false, so ``x > 5`` becomes ``NOT (x <= 5)``.
-- What cannot be translated is left out: a part of an AND; the whole of an OR. Under NOT it is the other way round.
+- A term that cannot be translated is left out: in an AND only the term itself, in an OR the whole OR. Under NOT it is
+  the other way round.
 - Imports no PySpark. Filters of data sources are recognised by the names of their classes.
 """
 

@@ -1,7 +1,7 @@
 """Rows of a table without a primary key that UPDATE, DELETE or MERGE found, by file and position. Imports no PySpark.
 
-Owns: the columns that carry a row's place, `FoundRows`, which a task returns, and `positions_of`, which joins those of
-a job. Invariant: a row is found once, so no statement writes two rows in place of one.
+Owns: the columns with a row's place, `FoundRows`, which a task returns, and `positions_of`, which joins the `FoundRows`
+of a job. Invariant: each row is found only once, so a statement never replaces one row with two.
 """
 
 from __future__ import annotations

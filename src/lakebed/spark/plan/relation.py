@@ -1,10 +1,12 @@
 """Spark's own vectorised Parquet reader over exactly the files a manifest names.
 
-Owns: how a list of (URL, size) becomes a DataFrame without one request to the store: the file statuses, which Spark
-would ask the store for, are known from the manifest and put into Spark's cache of statuses. So planning costs no
-listing and no HEAD a file; and since nothing is listed, folders named ``dt=2013-01-01`` add no columns, and columns
-keep their nullability. Uses Spark's internal classes through the gateway of a classic session, which a Spark Connect
-session does not have; see `is_available`.
+Owns: how a list of (URL, size) becomes a DataFrame without a request to the store. Spark would request the status of
+each file. The manifest has these statuses, so this module puts them into Spark's cache of statuses. So planning costs
+no listing and no HEAD for each file. Because nothing is listed, folders named ``dt=2013-01-01`` add no columns, and
+columns keep their nullability.
+
+Uses Spark's internal classes through the gateway of a classic session. A Spark Connect session has no gateway; see
+`is_available`.
 """
 
 from __future__ import annotations

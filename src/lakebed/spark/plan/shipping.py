@@ -1,8 +1,8 @@
-"""What travels to the tasks of a job: the store, the units of work of each task, and the entries of their files. Pure.
+"""Ship to the tasks of a job: the store, the units of work of each task, and the entries of their files. Pure.
 
 Owns: how a store is shipped (`ship`), how work is distributed over tasks (`pack_units`), and which files of a branch a
-task may read (`locate`). Imports no PySpark, so that processes without it plan and read too. Invariant: a store, with
-its credentials, is only ever part of a pickled function.
+task may read (`locate`). Imports no PySpark, so processes without PySpark can plan and read too. Invariant: a store,
+with its credentials, is never part of anything but a pickled function.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Streams of Spark: options, commits of batches, upserts of `foreachBatch`."""
+"""Spark's streams: their options, the commits of their batches, and upserts in `foreachBatch`."""

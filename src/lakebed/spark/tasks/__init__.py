@@ -1,1 +1,1 @@
-"""What the tasks of a job do, and the one commit that follows."""
+"""The work of a job's tasks, and the one commit that follows it."""
