@@ -117,7 +117,7 @@ def test_an_unclear_write_is_not_made_again_one_by_one() -> None:
             key_value=records,  # type: ignore[arg-type]
         )
         with pytest.raises(OutcomeUnknown):
-            upload_many(unclear, "main", [upload("a", b"1"), upload("b", b"2")])
+            upload_many(unclear, "main", [upload(path, b"1") for path in "abc"])
         assert records.writes == 1
         assert list(opened.branch("main").list()) == []
 

@@ -160,8 +160,8 @@ def write_rows(
         OutcomeUnknown: the reply was lost, and the rows are not there.
     """
     try:
-        if len(keys) == 1:
-            context.key_value.write([(keys[0], values[0])], expected=expected)
+        if len(keys) <= 2:  # a path, and perhaps the mark of a decision
+            context.key_value.write(list(zip(keys, values, strict=True)), expected=expected)
         else:
             context.key_value.put_columns(keys, values, expected=expected)
     except Conflict as error:
