@@ -359,7 +359,7 @@ def _publish(
         check_age(ulid, precondition.boundary)
         puts = [(key, done), (precondition.token_prefix + path, value)]
         if matches is not None:
-            puts.append(precondition.decided)
+            puts.append(precondition.mark)
         try:
             write_unique(context.key_value, puts, expected={**precondition.on_both, **expected})
         except Conflict as error:

@@ -143,7 +143,7 @@ def _write_decided(
         newest: the value that the staging token has at the path.
     """
     staged = precondition.token_prefix + path
-    mark, note = precondition.decided
+    mark, note = precondition.mark
     return write_rows(context, [staged, mark], [value, note], expected={**precondition.on_both, staged: newest})
 
 

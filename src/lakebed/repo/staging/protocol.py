@@ -66,7 +66,7 @@ class WritePrecondition:
     token_prefix: bytes
 
     @property
-    def decided(self) -> tuple[bytes, bytes]:
+    def mark(self) -> tuple[bytes, bytes]:
         """The row that marks a token as having a row that was decided by what the branch shows."""
         return self.token_prefix + DECIDED_PATH, TOMBSTONE
 
