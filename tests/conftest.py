@@ -48,6 +48,7 @@ AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
 FOLDER_NUMBERS = itertools.count()
+FAILED = pytest.StashKey[bool]()
 NAMED_MAX = 200
 """Characters of a parameter that stand in the name of its test."""
 
@@ -232,13 +233,26 @@ def postgresql() -> Iterator[PostgreSQL]:
         yield server
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the test's own. Pytest's would list the folders of all tests before, and move a link to it."""
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of the test's own, deleted after the test unless it failed: together they would take gigabytes.
+
+    Pytest's own fixture would list the folders of all tests before, and move a link to the newest.
+    """
     name = re.sub(r"\W", "_", request.node.name)[:25]
     folder = tmp_path_factory.getbasetemp() / f"{name}-{next(FOLDER_NUMBERS)}"
     folder.mkdir(0o700)
-    return folder
+    yield folder
+    if FAILED not in request.node.stash:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["memory", "local", "s3", "azure"])
