@@ -16,7 +16,7 @@ from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import Policy, TenantRecord
-from lakebed.fleet.ports import NodePort, OperatorPort
+from lakebed.fleet.ports import FleetAddress, NodePort, OperatorPort
 from lakebed.fleet.routing import DEFAULTS, ClientOptions
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Listing
@@ -139,27 +139,8 @@ def connect(
     url = control_url(storage, control)
     token = os.environ.get(TOKEN_VARIABLE) or None
 
-    def find() -> str:
-        address = read_address(storage)  # another control plane may have taken over and written its own URL
-        return url if address is None else address.url
-
     is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
-    operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
-    try:
-        address = operator.retry_for(_START_S).address()
-    except Unavailable as problem:
-        raise _not_answering(storage, url, problem) from problem
-    except InvalidRequest as problem:
-        if problem.kind != "unauthorized":
-            raise
-        raise InvalidRequest(
-            f"The control plane at {url} needs the token of its fleet, and {'another' if token else 'none'} was sent: "
-            f"set {TOKEN_VARIABLE}.",
-            kind="unauthorized",
-            url=url,
-        ) from problem
-    if not is_named and not is_served(storage, url=address.storage, folder=address.folder):
-        raise _serving_another(storage, url, address.storage)
+    operator, address = _connect_control(storage, url, is_named=is_named, token=token, environment=environment)
     log = open_log(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
@@ -191,6 +172,40 @@ def connect(
     )
     fleet.url = url
     return fleet
+
+
+def _connect_control(
+    storage: ObjectStore, url: str, *, is_named: bool, token: str | None, environment: Environment
+) -> tuple[HttpControl, FleetAddress]:
+    """Return a client of the control plane at `url`, and what the control plane says of itself.
+
+    Args:
+        is_named: the user named `url`. Otherwise it is what the storage says, which is read again when a call fails.
+
+    Raises: as `connect`.
+    """
+
+    def find() -> str:
+        address = read_address(storage)  # another control plane may have taken over and written its own URL
+        return url if address is None else address.url
+
+    operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
+    try:
+        address = operator.retry_for(_START_S).address()
+    except Unavailable as problem:
+        raise _not_answering(storage, url, problem) from problem
+    except InvalidRequest as problem:
+        if problem.kind != "unauthorized":
+            raise
+        raise InvalidRequest(
+            f"The control plane at {url} needs the token of its fleet, and {'another' if token else 'none'} was sent: "
+            f"set {TOKEN_VARIABLE}.",
+            kind="unauthorized",
+            url=url,
+        ) from problem
+    if not is_named and not is_served(storage, url=address.storage, folder=address.folder):
+        raise _serving_another(storage, url, address.storage)
+    return operator, address
 
 
 def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -90,31 +91,17 @@ def open_repositories(
     # Credentials are for the storage: records elsewhere are reached with the environment's credentials.
     credentials = storage_options if metadata is None else None
 
-    def open_records() -> KeyValue:
-        if access.read_only:
-            return ReadOnlyKeyValue(
-                DatabaseLocation.at(records, storage_options=credentials, environment=environment, durable=durable)
-            )
-        opened = open_key_value(
-            records,
-            storage_options=credentials,
-            environment=environment,
-            create=create,
-            take_over=access.take_over,
-            durable=durable,
-            endpoint=access.endpoint,
-        )
-        if isinstance(opened, DatabaseKeyValue):
-            explain_closed(
-                opened.database,
-                "was closed with the repositories whose records it has: open these again",
-                in_fork="has the records of repositories that belong to the process that this one was forked from: "
-                "open these here, with access=Access(read_only=True)",
-            )
-        return opened
-
+    open_once = partial(
+        _open_records,
+        records,
+        credentials=credentials,
+        access=access,
+        create=create,
+        environment=environment,
+        durable=durable,
+    )
     try:
-        key_value = _after_owner(open_records, wait_ms=access.owner_wait_ms, environment=environment)
+        key_value = _after_owner(open_once, wait_ms=access.owner_wait_ms, environment=environment)
     except NotFound as missing:
         raise _no_repositories(store) from missing
     foreign = ForeignStores(
@@ -125,6 +112,39 @@ def open_repositories(
         environment=environment,
     )
     return Repositories(LocalCatalog(store, key_value, options=options, environment=environment, foreign=foreign))
+
+
+def _open_records(
+    url: str,
+    *,
+    credentials: Mapping[str, str] | None,
+    access: Access,
+    create: bool,
+    environment: Environment,
+    durable: bool,
+) -> KeyValue:
+    """Open the database of records at `url`: its owner, or a view of it for reading."""
+    if access.read_only:
+        return ReadOnlyKeyValue(
+            DatabaseLocation.at(url, storage_options=credentials, environment=environment, durable=durable)
+        )
+    opened = open_key_value(
+        url,
+        storage_options=credentials,
+        environment=environment,
+        create=create,
+        take_over=access.take_over,
+        durable=durable,
+        endpoint=access.endpoint,
+    )
+    if isinstance(opened, DatabaseKeyValue):
+        explain_closed(
+            opened.database,
+            "was closed with the repositories whose records it has: open these again",
+            in_fork="has the records of repositories that belong to the process that this one was forked from: "
+            "open these here, with access=Access(read_only=True)",
+        )
+    return opened
 
 
 def _server_catalog(url: str, access: Access) -> Catalog:
