@@ -220,7 +220,7 @@ def paths_are_not_noted(patch: Patch) -> None:
 def nothing_is_acknowledged(patch: Patch) -> None:
     """R10, L2: a node stops, and neither says so, nor does the control plane find it out."""
     patch.setattr(Retirement, "_acknowledge", lambda self, txn, generation: None)
-    patch.setattr(Reconciler, "_acknowledge_unknown", lambda self, transaction, tenant, held: None)
+    patch.setattr(Reconciler, "_acknowledge_unknown", lambda self, transaction, tenant, location: None)
 
 
 @undone_in("relocation", seed=1)

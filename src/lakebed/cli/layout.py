@@ -183,4 +183,4 @@ def visible(cell: str) -> str:
     """A text whose control characters, line feeds excepted, are escaped."""
     if cell.isprintable():
         return cell
-    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], cell)
+    return _CONTROL.sub(lambda match: repr(match.group())[1:-1], cell)

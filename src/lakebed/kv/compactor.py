@@ -47,7 +47,7 @@ class Compactor:
     """
 
     def __init__(self, location: DatabaseLocation, *, options: DatabaseOptions | None = None) -> None:
-        location = self._location = location.require_folder(held=False)
+        location = self._location = location.require_folder(with_descriptor=False)
         self._options = options or DatabaseOptions()
         self._plan = partial(
             plan_compaction,

@@ -70,7 +70,7 @@ class Database(ReadVerbs, Closing):
         check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
-        location = location.require_folder(held=True)
+        location = location.require_folder(with_descriptor=True)
         claim = claim_writer(
             location,
             options=options,

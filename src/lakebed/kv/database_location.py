@@ -80,9 +80,9 @@ class DatabaseLocation:
         if not self.is_probed:
             probe_create_only(self.store, environment=self.environment)
 
-    def require_folder(self, *, held: bool) -> DatabaseLocation:
+    def require_folder(self, *, with_descriptor: bool) -> DatabaseLocation:
         """Return this location for a caller that keeps it open; see `ObjectStore.require_folder`."""
-        return replace(self, store=self.store.require_folder(held=held))
+        return replace(self, store=self.store.require_folder(with_descriptor=with_descriptor))
 
     def other(self, url: str) -> DatabaseLocation:
         """Return the location of another database, in the same environment."""

@@ -272,8 +272,8 @@ def _first_logs(logs: Iterable[ObjectMeta], count_max: int | None) -> Iterator[O
 def _foreign(location: DatabaseLocation) -> list[str]:
     """List what is in the folder and does not belong to the database. Cost: 1 LIST."""
     top = location.store.list_with_delimiter("")
-    own = {*_OWN_FOLDERS, RESERVE_PATH.partition("/")[0]} if location.keeps_reserve else _OWN_FOLDERS
-    folders = [f"{folder}/" for folder in top.folders if folder not in own]
+    own_folders = {*_OWN_FOLDERS, RESERVE_PATH.partition("/")[0]} if location.keeps_reserve else _OWN_FOLDERS
+    folders = [f"{folder}/" for folder in top.folders if folder not in own_folders]
     return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH and not is_probe(meta.path)]
 
 

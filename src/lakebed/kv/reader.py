@@ -109,7 +109,7 @@ class DatabaseReader(ReadVerbs, Closing):
                 "A reader follows the latest version or reads a given one, and both were asked for.",
                 kind="two_versions",
             )
-        location = location.require_folder(held=False)  # a process may open many
+        location = location.require_folder(with_descriptor=False)  # a process may open many
         source: ReadVersionSource
         if checkpoint is not None and version is not None:
             raise InvalidRequest("A reader reads a checkpoint or a version, and both were given.", kind="two_versions")

@@ -376,16 +376,16 @@ def find_values(
         if flags or values_at + value_bytes != len(page):
             left.append((key, place))
             continue
-        found = page.find(key, keys_at, values_at) - keys_at
-        if found < 0:
+        key_start = page.find(key, keys_at, values_at) - keys_at
+        if key_start < 0:
             continue
-        row = found * count // key_bytes  # as in `find_value`
+        row = key_start * count // key_bytes  # as in `find_value`
         if row + 1 < count:
             start, value_start, _, end, value_end = _read_two(page, PAGE_HEADER_BYTES + 8 * row)
         else:
             start, value_start, _ = _read_narrow(page, PAGE_HEADER_BYTES + 8 * row)
             end, value_end = key_bytes, value_bytes
-        if start == found and end - start == len(key) and value_start <= value_end <= value_bytes:
+        if start == key_start and end - start == len(key) and value_start <= value_end <= value_bytes:
             values[key] = page[values_at + value_start : values_at + value_end]
         else:
             left.append((key, place))

@@ -438,8 +438,10 @@ class View:
         """
         sequence = self.sequence
         active = self.memtables[0] if self.memtables else None
-        if active is not None and active.index and (found := active.find_all(keys, sequence=sequence)) is not None:
-            return found
+        if active is not None and active.index:
+            active_values = active.find_all(keys, sequence=sequence)
+            if active_values is not None:
+                return active_values
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
         values: dict[bytes, bytes] = {}

@@ -452,7 +452,7 @@ class AccountedStore(ObjectStore):
         listing = self._call(
             "list",
             lambda: driver.list_level(folder),
-            requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
+            requests_of=lambda level: max(1, -(-(len(level.objects) + len(level.folders)) // page_count)),
         )
         if not self._folder:
             return listing
@@ -496,9 +496,9 @@ class AccountedStore(ObjectStore):
         view._folder = join_path(self._folder, check_folder(prefix))
         return view
 
-    def require_folder(self, *, held: bool = True) -> AccountedStore:
+    def require_folder(self, *, with_descriptor: bool = True) -> AccountedStore:
         view = self.sub("")
-        view._driver = self._driver.require_folder(self._folder, held=held)
+        view._driver = self._driver.require_folder(self._folder, with_descriptor=with_descriptor)
         return view
 
     def release_folder(self) -> None:

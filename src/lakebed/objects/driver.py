@@ -52,7 +52,7 @@ class Driver(Protocol):
     def range_gap_bytes_max(self) -> int:
         """The largest gap between two ranges that is read too, because another request would take longer."""
 
-    def require_folder(self, folder: str, *, held: bool) -> Driver:
+    def require_folder(self, folder: str, *, with_descriptor: bool) -> Driver:
         """Return the driver for `ObjectStore.require_folder` of a folder; without folders, the driver itself."""
         return self
 

@@ -153,10 +153,10 @@ class LocalDriver(Driver):
         self._had_root = os.path.isdir(self._root)
         self._required: _RequiredFolder | None = None
 
-    def require_folder(self, folder: str, *, held: bool) -> LocalDriver:
-        """See `Driver.require_folder`. Cost: if `held`, a descriptor for the life of the view, and a stat a write."""
+    def require_folder(self, folder: str, *, with_descriptor: bool) -> LocalDriver:
+        """See `Driver.require_folder`. Cost: a stat a write; if asked for, a descriptor for the life of the view."""
         view = copy.copy(self)
-        view._required = _RequiredFolder(self._place(folder), held=held)
+        view._required = _RequiredFolder(self._place(folder), with_descriptor=with_descriptor)
         return view
 
     def release_folder(self) -> None:
@@ -738,18 +738,18 @@ class LocalDriver(Driver):
 class _RequiredFolder:
     """The folder of a view. Checks whether it still exists and is the same. One that never existed may be created."""
 
-    def __init__(self, place: str, *, held: bool) -> None:
+    def __init__(self, place: str, *, with_descriptor: bool) -> None:
         self.place = place
-        self._is_held = held
+        self._with_descriptor = with_descriptor
         self._was_there = False
         self._identity: tuple[int, int] | None = None
         self._close: Callable[[], object] | None = None
         self.look()
 
     def look(self) -> None:
-        """Record that the folder exists. If it is `held`, open it, so that no other folder gets its inode number."""
+        """Record that the folder exists. With a descriptor: open it, so that no other folder gets its inode number."""
         self._was_there = self._was_there or os.path.isdir(self.place)
-        if self._is_held and self._identity is None and self._was_there:
+        if self._with_descriptor and self._identity is None and self._was_there:
             with suppress(OSError):
                 descriptor = os.open(self.place, _OPEN_PLACE)
                 self._close = weakref.finalize(self, os.close, descriptor)
@@ -757,7 +757,7 @@ class _RequiredFolder:
 
     def release(self) -> None:
         """Close the folder. A second call is a no-op."""
-        self._is_held = False
+        self._with_descriptor = False
         if self._close is not None:
             self._close()
 
@@ -766,8 +766,8 @@ class _RequiredFolder:
         return self._was_there and not os.path.isdir(self.place)
 
     def is_other(self) -> bool:
-        """Whether a held folder has lost its name. Cost: 1 system call; none if the folder is not held."""
-        if not self._is_held:
+        """Whether an open folder has lost its name. Cost: 1 system call; none without a descriptor."""
+        if not self._with_descriptor:
             return False
         if self._identity is None:
             self.look()

@@ -265,21 +265,21 @@ class ObjectStore(Protocol):
     def sub(self, prefix: str) -> ObjectStore:
         """Return a view of one folder that cannot leave it. It shares counters and limits with this store."""
 
-    def require_folder(self, *, held: bool = True) -> ObjectStore:
+    def require_folder(self, *, with_descriptor: bool = True) -> ObjectStore:
         """Return a view of the same folder for what stays open, such as a database.
 
         Once a local folder was renamed or removed, the view does not make it anew, where an acknowledged write would
         not be found: that is `Unavailable`, kind ``folder_moved``. A folder that is not there yet is made once.
 
         Args:
-            held: also write and delete nothing in another folder that was put in its place.
+            with_descriptor: keep the folder open, so that nothing is written or deleted in another one in its place.
 
-        Cost: if `held`, a descriptor until `release_folder`, and a system call a write; on object stores nothing.
+        Cost: a descriptor, if asked for, until `release_folder`, and a system call a write; on object stores nothing.
         """
         return self
 
     def release_folder(self) -> None:
-        """End what `held` asked for in `require_folder`, of this view and of all that were made of it."""
+        """Close the descriptor that `require_folder` opened, of this view and of all that were made of it."""
         return
 
     def count(self) -> AbstractContextManager[RequestCounts]:

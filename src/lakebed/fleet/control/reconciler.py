@@ -375,17 +375,17 @@ class Reconciler:
         for node, rest in by_node.items():
             for tenant in rest:
                 self.detach(tenant, node)
-        for transaction, tenant, held in pending:
-            self._acknowledge_unknown(transaction, tenant, held)
+        for transaction, tenant, location in pending:
+            self._acknowledge_unknown(transaction, tenant, location)
 
-    def _acknowledge_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> None:
+    def _acknowledge_unknown(self, transaction: Transaction, tenant: str, location: Held | None) -> None:
         """Acknowledge, for its node, a rejected transaction that the node never received and never will.
 
         The location that attached it was lost: the process that began the transaction died or hung, and another step
         rejected it before the location was sent again. A node acknowledges only what it knows, so the transaction would
         stay pending until the node starts again. If a call is not answered now, it is repeated after the next scan.
         """
-        if not self._is_unknown(transaction, tenant, held):
+        if not self._is_unknown(transaction, tenant, location):
             return
         request = AckRequest(tenant, transaction.id, transaction.node, transaction.generation)
         tasks: list[CollectTask] = []
@@ -400,7 +400,7 @@ class Reconciler:
             self._collect(tasks)
             LOG.info("acknowledged what a node never had", tenant=tenant, txn=transaction.id, node=transaction.node)
 
-    def _is_unknown(self, transaction: Transaction, tenant: str, held: Held | None) -> bool:
+    def _is_unknown(self, transaction: Transaction, tenant: str, location: Held | None) -> bool:
         """Whether a node does not have a transaction, has acknowledged what it had, and refuses to begin it.
 
         This counts only for the local state with which the transaction began. A process with another local state says
@@ -410,8 +410,8 @@ class Reconciler:
         member = self._context.members.answers(transaction.node)
         if member is None or member.record.local_id != transaction.local_id:
             return False
-        if held is not None:
-            return held.is_retired and held.generation > transaction.generation
+        if location is not None:
+            return location.is_retired and location.generation > transaction.generation
         try:
             port = self._context.port(member)
             port.put_location(Location(tenant, transaction.generation, None))  # it refuses the transaction from now on

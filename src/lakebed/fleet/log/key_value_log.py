@@ -429,7 +429,7 @@ class KeyValueLog(Log):
                 self._timelines.move_to_end(timeline)
                 known.write_ids.settle(now_s, self.write_id_limits)
         if now_s >= self._sweep_s:
-            is_done = self._forget_write_ids(now_s, own=queue)
+            is_done = self._forget_write_ids(now_s, own_queue=queue)
             self._sweep_s = now_s + (_SWEEP_S if is_done else _NEXT_SWEEP_S)
         self.watchers.wake(planned)
         while len(self._timelines) > TIMELINE_COUNT_MAX:
@@ -450,7 +450,7 @@ class KeyValueLog(Log):
             if known is not None:
                 known.forget_recent(lsn)
 
-    def _forget_write_ids(self, now_s: float, *, own: _Queue) -> bool:
+    def _forget_write_ids(self, now_s: float, *, own_queue: _Queue) -> bool:
         """Forget old write ids of timelines to which no other thread appends. Return whether all old ones are gone.
 
         Under the lock.
@@ -458,7 +458,7 @@ class KeyValueLog(Log):
         is_done = True
         for timeline, known in self._timelines.items():
             queue = self._queues.get(timeline if self.is_shared else self._shard(timeline))
-            if queue is None or queue is own or not queue.is_led:
+            if queue is None or queue is own_queue or not queue.is_led:
                 is_done &= not known.write_ids.trim(now_s, self.write_id_limits)
         return is_done
 

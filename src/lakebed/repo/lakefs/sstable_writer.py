@@ -99,10 +99,10 @@ class _Table:
         data_bytes = len(self._content)
         index = self._index.finish()
         index_handle = self._write(index)
-        own = self._properties(data_bytes, index_bytes=len(index))
+        table_properties = self._properties(data_bytes, index_bytes=len(index))
         texts = {key.encode(): value.encode(errors="surrogateescape") for key, value in properties.items()}
         block = _Block()
-        for key, value in sorted((own | texts).items()):
+        for key, value in sorted((table_properties | texts).items()):
             block.add(key, value)
         meta = _Block(restart_interval=1)
         meta.add(PROPERTIES, self._write(block.finish(), compress=False))

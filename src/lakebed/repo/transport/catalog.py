@@ -405,7 +405,7 @@ class LocalCatalog(Catalog):
         return make_context(
             name,
             record,
-            store=store.require_folder(held=False),  # a server may have thousands of repositories
+            store=store.require_folder(with_descriptor=False),  # a server may have thousands of repositories
             key_value=self.key_value,
             options=self.options,
             environment=self.environment,

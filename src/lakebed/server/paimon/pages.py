@@ -53,8 +53,8 @@ class PageOf:
         Raises `InvalidRequest`: a token of another list, or what is no token; an invalid amount.
         """
         rows_max = call.integer(amount, default=0, low=-_AMOUNT_MAX, high=_AMOUNT_MAX)
-        chosen = [call.query.get(name) or "" for name in patterns]
-        list_name = "\0".join([call.scope["path"], *chosen])
+        values = [call.query.get(name) or "" for name in patterns]
+        list_name = "\0".join([call.scope["path"], *values])
         token = call.query.get("pageToken") or None
         after = None if token is None else _decode(token, list_name)
         return cls(list_name, after, min(rows_max, AMOUNT_MAX) if rows_max > 0 else AMOUNT_MAX)

@@ -170,14 +170,14 @@ class S3Application:
         """The caller whose key a signature names, and what it signs with. Raises ``InvalidAccessKeyId``."""
         site = self._site
         check_time(signature, now_ms=site.serving.environment.clock.now_ms())
-        found = site.keys.recall_signer(signature.access_key, signature.scope)
-        if found is None:
+        signer = site.keys.recall_signer(signature.access_key, signature.scope)
+        if signer is None:
             verify = site.keys.signer
             if local_catalog(site.repositories).key_value.is_local:
-                found = verify(signature.access_key, signature.scope)
+                signer = verify(signature.access_key, signature.scope)
             else:
-                found = await run_in(site.serving.pools.quick, verify, signature.access_key, signature.scope)
-        return found
+                signer = await run_in(site.serving.pools.quick, verify, signature.access_key, signature.scope)
+        return signer
 
     async def _audit(self, call: S3Call, operation: Operation, principal: Principal, status: int) -> None:
         change = Change(operation.endpoint, principal.id, call.path, "", status, call.request_id)

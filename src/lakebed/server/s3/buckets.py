@@ -35,14 +35,14 @@ async def list_buckets(call: S3Call) -> Response:
     """List the repositories that the key may see; with a prefix ``repository.`` that repository's branches."""
     prefix, after = call.pairs.get("prefix", ""), call.pairs.get("continuation-token", "")
     amount = call.number("max-buckets", default=_BUCKETS_MAX, high=_BUCKETS_MAX)
-    found = await call.heavy(lambda: list(islice(_buckets(call, prefix, after), amount + 1)))
-    shown = found[:amount]
+    buckets = await call.heavy(lambda: list(islice(_buckets(call, prefix, after), amount + 1)))
+    shown = buckets[:amount]
     rows: list[tuple[str, Value]] = [
         ("Bucket", [("Name", name), ("CreationDate", iso_time(made_ms)), ("BucketRegion", REGION)])
         for name, made_ms in shown
     ]
     fields: list[tuple[str, Value]] = [("Owner", owner_fields(call.caller.id)), ("Buckets", rows)]
-    if len(found) > amount and shown:
+    if len(buckets) > amount and shown:
         fields.append(("ContinuationToken", shown[-1][0]))
     if prefix:
         fields.append(("Prefix", prefix))

@@ -133,13 +133,13 @@ async def copy_part(call: S3Call) -> Response:
     origin = await source_context(call, source)
 
     def store() -> Entry:
-        def copy(found: Entry) -> Entry:
-            if not is_wanted_entry(call.headers, found, begin="x-amz-copy-source-"):
+        def copy(original: Entry) -> Entry:
+            if not is_wanted_entry(call.headers, original, begin="x-amz-copy-source-"):
                 raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-            span = _copied_span(call.headers.get("x-amz-copy-source-range"), found.size_bytes)
+            span = _copied_span(call.headers.get("x-amz-copy-source-range"), original.size_bytes)
             if span[0] == span[1]:
                 return data.upload(context, b"")
-            return data.upload(context, data.stream(origin, found, byte_range=span))
+            return data.upload(context, data.stream(origin, original, byte_range=span))
 
         return data.read_found(lambda: find(origin, source), copy)
 

@@ -356,10 +356,10 @@ async def copy_object(call: S3Call) -> Response:
     def store() -> Entry:
         return data.read_found(lambda: find(origin, source), copy)
 
-    def copy(found: Entry) -> Entry:
-        if not is_wanted_entry(call.headers, found, begin="x-amz-copy-source-"):
+    def copy(original: Entry) -> Entry:
+        if not is_wanted_entry(call.headers, original, begin="x-amz-copy-source-"):
             raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-        return copy_entry(origin, context, found, target, described=described, condition=condition)
+        return copy_entry(origin, context, original, target, described=described, condition=condition)
 
     entry = await call.transfer(store)
     fields = [("LastModified", iso_time(entry.modified_ms)), ("ETag", f'"{entry.checksum}"')]

@@ -204,7 +204,7 @@ class CommitRequest:
 
     If another writer has made one, the commit is `AlreadyExists` (``table_exists``).
     """
-    own: OwnFiles | None = None
+    own_files: OwnFiles | None = None
     """Files that were written for this commit only; None: the caller is responsible for the files.
 
     If the pair of user and identifier turns out to be committed before the first try, these files are deleted.
@@ -215,7 +215,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     """Make a change the newest snapshot.
 
     Returns the snapshot that contains the change. For a replayed (user, identifier) that is the earlier snapshot, or
-    the newest if the earlier one expired; the files of `CommitRequest.own` are deleted then.
+    the newest if the earlier one expired; the files of `CommitRequest.own_files` are deleted then.
 
     Raises:
         Conflict: a file that the change deletes is gone, or keys overlap; new files were collected, because the change
@@ -327,10 +327,10 @@ class _Commit:
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
                     self._discard()
-                    if self.tries == 0 and self.request.own is not None:
+                    if self.tries == 0 and self.request.own_files is not None:
                         # No snapshot that could name these files was put. After a try, whatever its outcome, the files
                         # are left to the collection of orphans.
-                        discard_changes(self.branch, self.request.own.changes)
+                        discard_changes(self.branch, self.request.own_files.changes)
                     return earlier
                 snapshot = self._stage(head, inherited)
             except BaseException as error:  # also an interrupt: no snapshot names what the try wrote
@@ -339,8 +339,8 @@ class _Commit:
                     continue
                 self._discard()
                 raise
-            if self.request.own is not None:
-                self.request.own.may_be_named = True  # and never false again, not even after a lost race
+            if self.request.own_files is not None:
+                self.request.own_files.may_be_named = True  # and never false again, not even after a lost race
             try:
                 self.branch.snapshots.append(snapshot, confirm=partial(self._confirm, snapshot, began_in))
             except NotFound:

@@ -249,16 +249,16 @@ def compact(
         if dry_run or not tasks:
             return _report(tasks, [], None, seconds=clock.monotonic_s() - started_s, dry_run=dry_run)
         changes = run(tasks, _read_plan(branch, tasks))
-        own = OwnFiles(changes)
+        own_files = OwnFiles(changes)
         try:
-            snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes, own=own))
+            snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes, own_files=own_files))
         except Conflict as lost:
             discard_changes(branch, changes)
             if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:
                 raise
             continue
         except BaseException as error:
-            if isinstance(error, NotFound) or not own.may_be_named:  # of the table: nothing was committed
+            if isinstance(error, NotFound) or not own_files.may_be_named:  # of the table: nothing was committed
                 discard_changes(branch, changes)
             raise
         return _report(tasks, changes, snapshot, seconds=clock.monotonic_s() - started_s, dry_run=False)

@@ -247,7 +247,7 @@ def partition_values(partitions: pa.Array, schema: TableSchema) -> list[dict[str
 
 def escape(text: str) -> str:
     """Special characters of a path as ``%XX``."""
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _java_texts(

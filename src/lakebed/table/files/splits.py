@@ -357,7 +357,7 @@ def _pack_keyed(
         # Sections of a pack do not overlap, so files of one level are still one run: they are adjacent.
         by_age = np.lexsort((low[rows], section, *reversed(ages), np.cumsum(pack)))
         packs += [(number, True, part) for number, part in _cut(rows[by_age], row_groups, pack_starts)]
-        packs.sort(key=lambda found: found[:2])
+        packs.sort(key=lambda pack: pack[:2])
     return packs
 
 

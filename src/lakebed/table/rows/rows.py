@@ -100,7 +100,9 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
 def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
     """Append to an append table, or upsert into a primary-key table; see `Table.write`."""
     check_keywords(options, CommitOptions)
-    return _write_rows(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
+    return _write_rows(
+        branch, rows, lambda writer, arrow_rows: writer.write(arrow_rows, deletes=deletes), options=options
+    )
 
 
 def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
@@ -299,26 +301,30 @@ def commit_changes(
     basis: Basis | None = None,
     schema_id: int | None = None,
     options: CommitOptions | None = None,
-    own: OwnFiles | None = None,
+    own_files: OwnFiles | None = None,
 ) -> Snapshot:
     """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
 
     Args:
         overwrite: also replace these live files, chosen in the newest snapshot.
         basis: the version that the changes were made from; see `CommitRequest.basis`.
-        own: the files of the changes, if they were written only for this commit; see `CommitRequest.own`.
+        own_files: the files of the changes, if they were written only for this commit; see `CommitRequest.own_files`.
     """
     options = options or {}
     check_keywords(options, CommitOptions)
     if overwrite is not None and overwrite.rows is not None:
-        return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options, own=own or OwnFiles())
+        return _commit_overwritten_rows(
+            branch, overwrite.rows, changes, options=options, own_files=own_files or OwnFiles()
+        )
     derive = None
     if overwrite is not None:
         # No changelog contains what an overwrite takes away, so none may contain what it adds.
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    request = CommitRequest(kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own)
+    request = CommitRequest(
+        kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own_files=own_files
+    )
     return commit(branch, request)
 
 
@@ -344,7 +350,7 @@ def commit_or_discard(
         newest = branch.snapshots.latest()
         if newest is not None:
             return newest
-    own = OwnFiles(changes)
+    own_files = OwnFiles(changes)
     try:
         return commit_changes(
             branch,
@@ -354,11 +360,11 @@ def commit_or_discard(
             basis=basis,
             schema_id=schema_id,
             options=options,
-            own=own,
+            own_files=own_files,
         )
     except BaseException as error:
         # These three say that nothing was committed. After any other error that is uncertain, once a snapshot was put.
-        if isinstance(error, Conflict | InvalidRequest | NotFound) or not own.may_be_named:
+        if isinstance(error, Conflict | InvalidRequest | NotFound) or not own_files.may_be_named:
             discard_changes(branch, changes)
         raise
 
@@ -446,7 +452,7 @@ class _OverwrittenRows:
 
 
 def _commit_overwritten_rows(
-    branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions, own: OwnFiles
+    branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions, own_files: OwnFiles
 ) -> Snapshot:
     """Commit changes that replace the rows for which a predicate is true; the files of `added` stay when it fails.
 
@@ -454,9 +460,11 @@ def _commit_overwritten_rows(
     """
     replaced = _OverwrittenRows(branch, where, added)
     try:
-        return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options, own=own))
+        return commit(
+            branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options, own_files=own_files)
+        )
     except BaseException as error:
-        if isinstance(error, InvalidRequest | Conflict) or not own.may_be_named:  # as in `commit_or_discard`
+        if isinstance(error, InvalidRequest | Conflict) or not own_files.may_be_named:  # as in `commit_or_discard`
             replaced.discard(list(replaced.done))
         raise
 
