@@ -1,4 +1,4 @@
-"""The bytes of a log record: a header of constant size, and the rows of one group as an Arrow record batch. Pure.
+"""The bytes of a log record: a header of constant size and the rows of one group as an Arrow record batch. Pure.
 
 Format (version 1, little-endian, DO NOT CHANGE)::
 
@@ -17,9 +17,10 @@ Format (version 1, little-endian, DO NOT CHANGE)::
         88        body: one Arrow IPC record batch message (no schema before it) of `ROW_SCHEMA`, rows in the order of
                   writing, sequences without gaps
 
-Invariants: a fence is exactly `FENCE_BYTES` long and nothing else is, so a listing tells fences apart. The header keeps
-this layout in every version to come, so a damaged version number is not taken for a newer one. Every byte is covered
-by a checksum; a record of another length than it says is `Corruption`.
+Invariants:
+- A fence is exactly `FENCE_BYTES` long, and no other record is, so a listing shows which records are fences.
+- Every later version keeps this layout of the header, so a damaged version number is not taken for a newer one.
+- A checksum covers every byte. A record whose length differs from the length in its header is `Corruption`.
 
 Format page: docs/format/wal.md.
 """
@@ -40,7 +41,7 @@ from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.lsm.model import ROW_SCHEMA
 
 FENCE_BYTES: Final = 88
-"""Size of a fence: the header alone."""
+"""Size of a fence, which is only a header."""
 
 _MAGIC: Final = b"LAKEBWAL"
 _VERSION: Final = 1
@@ -50,38 +51,38 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """One object of the log."""
+    """One record of the log."""
 
     id: int
     write_id: str
     epoch: int
     first_sequence: int
-    """Of the first row; 0 in a fence."""
+    """Sequence of the first row; 0 in a fence."""
     rows: pa.RecordBatch | None
-    """`ROW_SCHEMA`, in the order of writing, sequences without gaps; None: a fence."""
+    """Rows of `ROW_SCHEMA`, in the order of writing, sequences without gaps; None: a fence."""
 
     @property
     def is_fence(self) -> bool:
-        """Whether it only keeps older writers out."""
+        """Whether this record only fences older writers."""
         return self.rows is None
 
     @property
     def row_count(self) -> int:
-        """0 for a fence."""
+        """Number of rows; 0 for a fence."""
         return 0 if self.rows is None else self.rows.num_rows
 
     @property
     def last_sequence(self) -> int:
-        """Of the last row; 0 in a fence."""
+        """Sequence of the last row; 0 in a fence."""
         return 0 if self.rows is None else self.first_sequence + self.rows.num_rows - 1
 
 
 def encode_record(rows: pa.RecordBatch, *, id: int, epoch: int, write_id: str) -> bytes:
-    """The bytes of a record with rows.
+    """Return the bytes of a record with rows.
 
     Args:
-        rows: at least one, `ROW_SCHEMA`, sequences without gaps (a memtable's `log`).
-        id: the number it will be appended with.
+        rows: at least one, of `ROW_SCHEMA`, sequences without gaps (a memtable's `log`).
+        id: the id with which the record will be appended.
         write_id: a UUID, new for every record.
     """
     assert rows.num_rows > 0, "a record without rows is a fence"
@@ -98,10 +99,10 @@ def encode_record(rows: pa.RecordBatch, *, id: int, epoch: int, write_id: str) -
 
 
 def encode_fence(*, id: int, epoch: int, write_id: str, features: int = 0) -> bytes:
-    """The bytes of a fence: `FENCE_BYTES` of them.
+    """Return the `FENCE_BYTES` bytes of a fence.
 
     Args:
-        features: that a reader has to know (`decode_record`); a database's log has none.
+        features: features that a reader must know (`decode_record`); a database's log has none.
     """
     body = memoryview(b"")
     return _header(id=id, epoch=epoch, write_id=write_id, first_sequence=0, row_count=0, body=body, features=features)
@@ -126,15 +127,15 @@ def _header(
 
 
 def decode_record(body: Buffer, *, path: str, id: int | None = None, features: int = 0) -> WalRecord:
-    """The record in an object's bytes. The rows refer to these bytes, without a copy.
+    """Decode an object of the log. The rows refer to its bytes, without a copy.
 
     Args:
-        id: the number in its name; None: not checked.
-        features: that the caller knows, and the record has to have.
+        id: the id in the object's name; None: not checked.
+        features: features that the caller knows, and that the record must have.
 
     Raises:
-        Corruption: these are not the bytes that were written, or not under this name.
-        UnsupportedFormat: written by a newer lakebed.
+        Corruption: the bytes were changed, or are not those of this id.
+        UnsupportedFormat: a newer lakebed wrote the record.
     """
     view = memoryview(body).cast("B")
     if view.nbytes < FENCE_BYTES:
@@ -176,7 +177,7 @@ def _decode_rows(body: memoryview, *, first: int, row_count: int, path: str) -> 
         raise _damage_error(path, FENCE_BYTES, f"its rows are no Arrow record batch ({error})") from error
     if rows.num_rows != row_count:
         raise _damage_error(path, FENCE_BYTES, f"it has {rows.num_rows} rows, and its header says {row_count}")
-    column = rows.column(1)  # read as bytes: Arrow's own way to numpy loads pandas, half a second of every command
+    column = rows.column(1)  # read as bytes: Arrow's own conversion loads pandas, which takes half a second
     sequences = np.frombuffer(column.buffers()[1], np.uint64, len(column), 8 * column.offset)
     if sequences[0] != first or not bool(np.all(np.diff(sequences) == 1)):
         raise _damage_error(path, FENCE_BYTES, f"the sequences of its rows do not run on from {first}")
@@ -184,7 +185,7 @@ def _decode_rows(body: memoryview, *, first: int, row_count: int, path: str) -> 
 
 
 def find_write_id(body: Buffer) -> str | None:
-    """The write id in a record's header; None when these bytes are no whole header."""
+    """Return the write id in a record's header; None if the bytes have no whole header."""
     view = memoryview(body).cast("B")
     if view.nbytes < FENCE_BYTES or bytes(view[:8]) != _MAGIC:
         return None

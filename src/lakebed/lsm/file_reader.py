@@ -48,42 +48,46 @@ AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
 
 FEW_KEYS: Final = 16
-"""Up to so many keys are checked in a filter, or searched in pages, one by one: arrays would take longer to set up."""
+"""Up to this count, keys are checked in a filter, or searched in pages, one by one: arrays take longer to set up."""
 
 _FEW_IN_BLOCK: Final = 4
 """Fewer keys than these are not searched in a block of a mapped file if other keys are searched in pages."""
 
 _MANY_OF_PAGE: Final = 6
-"""From so many keys for each page on average, all keys of a page are decoded and compared: one call for each page."""
+"""From this average number of keys for each page, decode and compare all keys of a page: one call for each page."""
 
 FULL_CALL_COUNT: Final = 8
-"""After so many calls in which nearly all keys were in a file, calls with many keys no longer use its filter."""
+"""After this many calls in which nearly all keys were in a file, calls with many keys no longer use its filter."""
 
 FEW_ABSENT: Final = 16
-"""Nearly all keys are in a file if at most one in so many is not."""
+"""Nearly all keys are in a file if at most one key in this many is not."""
 
 _PAGES: Final = -2
 """The number of the first page in the cache. The numbers of further pages count down."""
 
 _SEARCHES_OF_PAGE: Final = 8
-"""Once a file was searched as often as it has pages, divided by this, what searches are quicker by is made: it takes
-0.4 us a page, and saves 3 us each time."""
+"""A file's directory of pages is loaded after as many searches as it has pages, divided by this number.
+
+Loading takes 0.4 us for each page and saves 3 us in each search.
+"""
 
 _LOCAL_AHEAD_BYTES: Final = 1 << 20
 """Most bytes of a mapped file that a scan takes at once."""
 
 _LOADED_AROUND_BYTES: Final = 2 << 20
-"""So many bytes before and after a position may be loaded with it: Linux maps the surroundings of a page that is
-touched, and if it keeps the file in large pages, a whole large page."""
+"""This many bytes before and after a position may be loaded with it.
+
+Linux also maps the surroundings of a page that is touched, and a whole large page if it keeps the file in large pages.
+"""
 
 _RUN_BYTES_MIN: Final = 512 << 10
-"""Most bytes of neighbouring blocks, before compression, that are decoded as one, of each of many sources."""
+"""For each of many sources, the most bytes of neighbouring blocks, before compression, that are decoded together."""
 
 _RUN_BYTES_MAX: Final = 2 << 20
-"""Of one source: larger runs take no less time."""
+"""The same for a single source. Larger runs take no less time."""
 
 _RUNS_BYTES: Final = 6 << 20
-"""Of the runs of all sources together, where they are few."""
+"""Most bytes of the runs of all sources together, if there are few sources."""
 
 _MADVISE: Final = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_DONTNEED") else None
 
@@ -91,10 +95,10 @@ _PYTHON_BYTES_OF_PAGE: Final = 64
 """Memory of a cached page in addition to its bytes."""
 
 _Place = tuple[Tail, Pages, list[bytes] | Pages, int, int]
-"""An open file, its pages, the keys from which they begin, and a range [first, behind) of them."""
+"""An open file, its pages, the keys with which they begin, and the range [first, behind) of pages."""
 
 Rest = tuple[int, list[bytes], list[Any], bool]
-"""Number of a page, keys of the pages before it, of each what `Newest` has, and whether rows decide."""
+"""Number of a page, keys of the pages before it, the value of `Newest` for each key, and whether rows decide."""
 
 
 class FileReader:
@@ -127,13 +131,13 @@ class FileReader:
         self._store = store
         self._path = path
         self._cache = cache
-        # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
+        # Ids are unique, except in copies of a database and in simulations, where one seed makes the same id twice.
         self._name = f"{store.root_url}/{path}"
         self._entries = cache.entries
         self.tail_key = (self._name, OPEN)
-        """Of the open file in `BlockCache.entries`."""
+        """Key of the open file in `BlockCache.entries`."""
         self._full_call_count = 0
-        """Consecutive calls with many keys in which nearly all keys were here. A lost update does no harm."""
+        """Consecutive calls with many keys in which nearly all keys were in this file. A lost update does no harm."""
 
     @property
     def path(self) -> str:
@@ -263,8 +267,8 @@ class FileReader:
             value: bytes | RowsDecide | None = cached.value.find_value(key, sequence=sequence)
             return value
         if mapped is None:
-            return ROWS_DECIDE  # a part that is read by a request must be read once, even if the cache does not keep it
-        # To check and copy a mapped page that is not compressed takes less time than to keep it.
+            return ROWS_DECIDE  # a value read here would be requested again by `get` if the cache does not keep it
+        # Checking and copying a mapped page that is not compressed takes less time than keeping it.
         is_compressed = length != raw_length
         cached = entries.get((name, _PAGES - page)) if is_compressed else None
         if cached is not None:
@@ -276,7 +280,7 @@ class FileReader:
             value = find_value(body, key, sequence=sequence)
         except BadPageError as error:
             raise self._bad_page_error(tail, number) from error
-        # Do not cache a page for an absent key that passed the filter: it would evict useful entries. And to decode a
+        # Do not cache a page for an absent key that passed the filter: it would evict useful entries, and decoding a
         # block for it takes long.
         if value is None:
             return None
@@ -474,9 +478,9 @@ class FileReader:
         sequence: int | None,
         values: dict[bytes, bytes],
     ) -> list[bytes]:
-        """Add the values of keys, each from its page; return those of which rows have to tell.
+        """Add the values of keys, each from its page. Return the keys whose rows decide.
 
-        As `find_value` of each, but for pages in the cache, which are neither taken nor kept: this costs as little.
+        As `find_value` for each key, but pages are neither taken from the cache nor put there: this is as fast.
         """
         if pages.keys is None:
             self._count_searches(tail, pages, len(keys))
@@ -517,7 +521,7 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what whole blocks have of keys, by the number of the block; they are kept if they fit in."""
+        """Add the rows and values of keys from whole blocks, by number of the block. Keep the blocks if they fit."""
         missing: list[int] = []
         for number, some in by_block.items():
             block: Block | None = self._cache.get(self._name, number)
@@ -541,7 +545,7 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what a block has of keys whose first rows can only be in there."""
+        """Add the rows and values of keys from one block. Their first rows can only be in this block."""
         keys = batch.keys if values is None else block.find_values(batch, values, sequence=sequence)
         for key in keys:
             rows, unfinished = block.rows_of(key, sequence=sequence)
@@ -560,7 +564,7 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what single pages have of keys, and blocks where those are in the cache or fit in."""
+        """Add the rows and values of keys from single pages, or from blocks that are in the cache or fit in it."""
         if pages.common_bytes:
             first_key, last_key = self.first_key, self.last_key
             batch = batch.select(np.flatnonzero([first_key <= key <= last_key for key in batch.keys]))
@@ -601,13 +605,16 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> tuple[KeyBatch, npt.NDArray[np.int64]]:
-        """Add what blocks have of keys whose rows begin in the block before, or whose blocks are cached or fit in.
+        """Add the rows and values of keys for which single pages are not enough or not best.
+
+        These are the keys whose rows begin in the block before, and the keys of blocks that are in the cache or fit in
+        it.
 
         Args:
-            numbers: of each key which page may have it; -1: none.
+            numbers: for each key the number of the page that may contain it; -1: none.
 
         Returns:
-            The keys that are left for single pages, and the numbers of these.
+            The remaining keys, for single pages, and their page numbers.
         """
         if np.count_nonzero(numbers < 0):
             batch, numbers = batch.select((numbers >= 0).nonzero()[0]), numbers[numbers >= 0]
@@ -629,13 +636,13 @@ class FileReader:
     def _choose_blocks(
         self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached: Set[int]
     ) -> tuple[dict[int, npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-        """Which blocks to search as a whole, because they are in the cache or fit in.
+        """Choose the blocks to search as a whole, because they are in the cache or fit in it.
 
         Args:
             blocks: for each key the number of its block.
 
         Returns:
-            The places of their keys by the number of the block, and those of the other keys; all ascend.
+            The places of their keys by number of the block, and the places of the other keys; all ascending.
         """
         order = blocks.argsort(kind="stable")
         ordered = blocks.take(order)
@@ -651,7 +658,7 @@ class FileReader:
         numbers = ordered.take(starts).tolist()
         is_whole = np.zeros(len(numbers), bool)
         space_bytes = self._cache.space_bytes if self._wants_block(tail) else 0
-        # A few keys are found sooner in their pages, where these cost no request.
+        # In a mapped file, a few keys of a block are found sooner in their pages, which need no request.
         for place in range(len(numbers)) if tail.mapped is None else is_many.nonzero()[0].tolist():
             if numbers[place] not in cached:
                 if space_bytes <= 0:
@@ -677,8 +684,13 @@ class FileReader:
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
     ) -> None:
-        """Add what pages that are read at once have of keys; `places` says of each key in which of the pages."""
-        # A mapped page is decoded as soon as it is looked up and copied.
+        """Add the rows and values of keys from pages that are read together.
+
+        Args:
+            group: numbers of the pages.
+            places: for each key the index of its page in `group`.
+        """
+        # Decoding a mapped page takes no longer than looking it up in the cache and copying it.
         bodies = (
             self._read_pages(tail, pages, group.tolist())
             if tail.mapped is None
@@ -713,7 +725,7 @@ class FileReader:
             raise self._bad_page_error(tail, pages.entry(int(group[place + error.place]))[4]) from error
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
-        """Add the rows of a key that are in the blocks from `number` on."""
+        """Add the rows of a key in the blocks from `number` on."""
         unfinished = True
         while unfinished and number < tail.block_count and tail.first_keys[number] == key:
             more, unfinished = self._rows_of(tail, number, key, sequence=sequence)
@@ -731,22 +743,23 @@ class FileReader:
         fill_cache: bool = False,
         run_bytes: int = _RUN_BYTES_MIN,
     ) -> Iterator[Block]:
-        """The rows with keys in [start, end), one block or some at a time; those at the edges are cut without a copy.
+        """Yield the rows with keys in [start, end), one or several blocks at a time.
+
+        The first and the last block are cut without a copy.
 
         Args:
-            start, end: None: from the first, to the last.
-            reverse: blocks from the last to the first; the rows of each stay ascending.
-            ahead_bytes: most that is read at once, or one block.
-            growing: reads begin with one block and double up to this size, for who may stop soon.
-            fill_cache: keep what is read. Otherwise a scan leaves the cache as it is, but for the block in which a
-                bounded one begins: small ranges are asked for again.
-            run_bytes: most bytes of neighbouring blocks, before compression, that are decoded as one; or one block. See
-                `choose_run_bytes`.
+            start, end: None: from the first key, to the last.
+            reverse: yield blocks from the last to the first. The rows of each block stay ascending.
+            ahead_bytes: most bytes that are read at once, or one block.
+            growing: begin with reads of one block and double them up to `ahead_bytes`, for a caller that may stop soon.
+            fill_cache: keep what is read. Otherwise a scan leaves the cache unchanged, except for the block in which a
+                bounded scan begins: small ranges are read repeatedly.
+            run_bytes: most bytes of neighbouring blocks, before compression, that are decoded together; or one block.
+                See `choose_run_bytes`.
 
         Raises: as `tail`.
-        Cost: 1 GET each time something is read, none for what is in the cache. A mapped file adds about
-            `_LOCAL_AHEAD_BYTES` to the memory of the process, however long it is; nothing but the batch that is in use
-            where less than that is read ahead.
+        Cost: 1 GET for each read, none for cached blocks. A mapped file adds about `_LOCAL_AHEAD_BYTES` to the memory
+            of the process, whatever its length. If `ahead_bytes` is smaller, it adds only the batch in use.
         """
         if start is not None and end is not None and start >= end:
             return
@@ -757,7 +770,7 @@ class FileReader:
         if reverse:
             numbers.reverse()
         keep = fill_cache or start is not None or end is not None
-        is_merged = ahead_bytes < _LOCAL_AHEAD_BYTES  # with many files, of each of which what stays loaded counts
+        is_merged = ahead_bytes < _LOCAL_AHEAD_BYTES  # read together with many files, so loaded parts of each count
         mapped = tail.mapped
         if mapped is not None:
             if is_merged:
@@ -765,7 +778,7 @@ class FileReader:
             ahead_bytes = min(ahead_bytes, _LOCAL_AHEAD_BYTES)
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=growing):
             for lowest, highest, block in self._blocks(tail, group, fill_cache=keep, run_bytes=run_bytes):
-                if mapped is not None and is_merged:  # before its rows wait for those of other files: they are copies
+                if mapped is not None and is_merged:  # before its rows, which are copies, wait for those of other files
                     end_offset = tail.offsets[highest] + tail.lengths[highest]
                     _unload(mapped, tail.offsets[lowest], end_offset + _LOADED_AROUND_BYTES)
                     _unload(mapped, self.meta.tail_offset, self.meta.size_bytes)  # the directory of pages is read there
@@ -777,7 +790,7 @@ class FileReader:
                         kept = kept.through(self._ceiling)
                     if kept.row_count:
                         yield kept
-            if mapped is not None and not is_merged and group[0] != numbers[0]:  # the first may be asked for again
+            if mapped is not None and not is_merged and group[0] != numbers[0]:  # the first group may be read again
                 lowest, highest = min(group[0], group[-1]), max(group[0], group[-1])
                 _unload(mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
                 if group[-1] == numbers[-1]:
@@ -785,9 +798,12 @@ class FileReader:
             keep = fill_cache
 
     def find_pages(self, low: bytes, row_count: int) -> tuple[bytes | None, _Place | None]:
-        """As `Source.find`: about `row_count` rows lie in front of the key from which a page begins.
+        """As `Source.find`: find a key with which a page begins, about `row_count` rows after `low`.
 
-        `NO_ROWS` where single pages cannot be read without a request. Raises as `tail`.
+        Returns:
+            The key, and the place for `take_pages`. `NO_ROWS` if single pages cannot be read without a request.
+
+        Raises: as `tail`.
         """
         entry = self._entries.get(self.tail_key)
         if entry is None:
@@ -804,11 +820,11 @@ class FileReader:
         first = max(pages.find(low), 0)
         pages_wanted = row_count * len(separators) / self.meta.row_count
         if separators[first] < low:
-            pages_wanted += 1  # at most so many rows are below
-        elif separators[first] == low:  # its rows may begin in the block before
+            pages_wanted += 1  # at most one page of rows is below
+        elif separators[first] == low:  # the key's rows may begin in the block before
             first = pages.find_within(max(_first_block(tail, low), 0), low)
         behind = first + ceil(pages_wanted)
-        if behind < len(separators) and separators[behind] <= low:  # rows of one key go on in several blocks
+        if behind < len(separators) and separators[behind] <= low:  # the rows of one key continue in several blocks
             behind = bisect_right(separators, low, behind)
         if behind < len(separators):
             return separators[behind], (tail, pages, separators, first, behind)
@@ -824,11 +840,11 @@ class FileReader:
         rest: Rest | None = None,
         sequence: int | None = None,
     ) -> tuple[bool, Rest | None]:
-        """As `Source.take`, with what is left of the last page. Cost: about 2 us a page, and 0.1 us a row.
+        """As `Source.take`; also return the rest of the last page. Cost: about 2 us a page, and 0.1 us a row.
 
         Args:
-            rest: what the call whose bound is `low` left; None: nothing.
-            sequence: only rows up to it; None: all.
+            rest: what the call whose bound was `low` returned as its rest; None: nothing.
+            sequence: take only rows up to this sequence; None: all.
         """
         tail, pages, separators, first, behind = place
         if bound is not None:
@@ -866,14 +882,14 @@ class FileReader:
         *,
         sequence: int | None,
     ) -> bool:
-        """Add keys of the neighbouring pages [first, behind) of a mapped file, and of each what `Newest` has.
+        """Add the keys of neighbouring pages [first, behind) of a mapped file, and for each key its value in `Newest`.
 
         Args:
-            keys, values: of the pages before, if there were some.
-            sequence: only rows up to it; None: all.
+            keys, values: those of the pages before, if any. Receive the new ones.
+            sequence: add only rows up to this sequence; None: all.
 
         Returns:
-            False where all that was added are values.
+            False if only values were added, and no rows that decide.
         """
         bodies, flags = read_mapped_pages(tail, first, behind, path=self._path)
         place = 0
@@ -895,7 +911,7 @@ class FileReader:
         return True
 
     def _load(self, tail: Tail, number: int) -> Block:
-        """Read one block for one key, into the cache if that wants it."""
+        """Read one block for one key. Put it into the cache if the cache wants it."""
         start = tail.offsets[number]
         body = self._read(start, start + tail.lengths[number], mapped=tail.mapped)
         block = decode_blocks(tail, number, number + 1, body, path=self._path)
@@ -904,7 +920,7 @@ class FileReader:
         return block
 
     def _page(self, tail: Tail, page: int, known: PageEntry) -> bytes:
-        """One page, from the cache, or into it if that wants it, unless it is mapped and not compressed."""
+        """Return one page, through the cache. A mapped page that is not compressed bypasses the cache."""
         start, end = known[0], known[0] + known[2]
         if tail.mapped is not None and known[2] == known[3]:
             return unpack_page(known, tail.mapped[start:end], path=self._path)
@@ -921,7 +937,7 @@ class FileReader:
         return body
 
     def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> list[bytes]:
-        """Pages by their numbers, which ascend: what is not cached is read at once, and cached if it is wanted."""
+        """Return pages by their ascending numbers. Read uncached pages at once; cache them if the cache wants them."""
         cache, name = self._cache, self._name
         cached = cache.numbers_of(name)
         bodies: dict[int, bytes] = {}
@@ -944,11 +960,11 @@ class FileReader:
     def _blocks(
         self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool, run_bytes: int = _RUN_BYTES_MIN
     ) -> Iterator[tuple[int, int, Block]]:
-        """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due.
+        """Yield blocks in the order of `numbers`. Read all missing blocks at once; decode each run when it is due.
 
-        Returns:
-            The lowest and the highest number of what is decoded together, and these blocks as one. What is cached is
-            decoded block by block; so is everything of version 1.
+        Yields:
+            The lowest and the highest number of the blocks that are decoded together, and these blocks as one. Cached
+            blocks, and all blocks of version 1, come one by one.
         """
         cached: dict[int, Block] = {}
         for number in numbers:
@@ -956,7 +972,7 @@ class FileReader:
             if block is not None:
                 cached[number] = block
         if not fill_cache and tail.mapped is not None and 2 * len(cached) <= len(numbers):
-            # Of a local file no request is saved by a few of them, and each would part a run.
+            # For a local file, a few cached blocks save no request, and each would split a run.
             cached.clear()
         is_joined = not fill_cache and tail.pages is not None
         runs = [
@@ -975,7 +991,7 @@ class FileReader:
             yield low, high, block
 
     def _read_pieces(self, ranges: Sequence[tuple[int, int]], *, mapped: memoryview | None) -> list[memoryview]:
-        """Pieces of the file, ascending, as they are stored: neighbours are read together."""
+        """Return pieces of the file, ascending, as they are stored. Read neighbours together."""
         if mapped is not None:
             return [mapped[start:end] for start, end in ranges]
         runs: list[tuple[int, int]] = []
@@ -1027,10 +1043,10 @@ class FileReader:
 
 
 def unload_mapped(cache: BlockCache) -> None:
-    """Take the files that are open in a cache, and mapped, out of the memory of the process; they stay open.
+    """Remove the mapped files of a cache from the memory of the process. They stay open.
 
-    A map keeps every page that was touched since the file was opened, however long ago, and a cache counts only what it
-    holds itself. Who reads there again loads it again, mostly from the system's memory: about 0.1 us a KiB.
+    A map keeps every page that was touched since the file was opened, however long ago. The cache counts only its own
+    entries. A later read loads the page again, mostly from the system's memory: about 0.1 us a KiB.
     Cost: about 5 us a file.
     """
     for entry in list(cache.entries.values()):
@@ -1040,10 +1056,11 @@ def unload_mapped(cache: BlockCache) -> None:
 
 
 def _unload(mapped: memoryview, start: int, end: int) -> None:
-    """Take the range [start, end) of a map out of the memory of the process, and what was loaded in front of it.
+    """Remove the range [start, end) of a map, and what was loaded in front of it, from the memory of the process.
 
-    What is touched of a map stays in the memory of the process until the map goes, and a scan touches everything once.
-    Nothing else changes: who reads there, now or later, loads it again. Where the system has no such call, it stays.
+    A touched page of a map stays in the memory of the process until the map is closed, and a scan touches every page
+    once. There is no other effect: a concurrent or later reader loads the page again. Does nothing if the system has no
+    such call.
     Cost: about 10 us a megabyte.
     """
     if _MADVISE is None:
@@ -1051,21 +1068,21 @@ def _unload(mapped: memoryview, start: int, end: int) -> None:
     address = np.frombuffer(mapped, np.uint8).ctypes.data
     low = address + max(start - _LOADED_AROUND_BYTES, 0)
     low -= low % mmap.PAGESIZE
-    high = address + (end if end < len(mapped) else len(mapped) + mmap.PAGESIZE - 1)  # with the page that it ends in
+    high = address + (end if end < len(mapped) else len(mapped) + mmap.PAGESIZE - 1)  # with the page in which it ends
     high -= high % mmap.PAGESIZE
     if low < high:
         _MADVISE(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
 
 
 def choose_run_bytes(source_count: int) -> int:
-    """How much is decoded as one, of each of so many sources that are read together: each time costs some steps."""
+    """Return how many bytes to decode together for each of several sources. Each decoding has a constant cost."""
     return max(_RUN_BYTES_MIN, min(_RUN_BYTES_MAX, _RUNS_BYTES // source_count))
 
 
 def _lie_apart(pages: Pages, keys: Sequence[bytes], *, page_count_max: int) -> bool:
-    """Whether the first and the last of some keys are in no pages so near to each other: of most keys these two say so.
+    """Whether the first and the last of some keys are more than `page_count_max` pages apart.
 
-    A page among so many before and behind that of the first has the last.
+    Compares these two keys only with the separators `page_count_max` pages before and after the page of the first.
     """
     separators = pages.keys or pages
     place = pages.find(keys[0]) + 1
@@ -1076,7 +1093,7 @@ def _lie_apart(pages: Pages, keys: Sequence[bytes], *, page_count_max: int) -> b
 
 
 def _first_block(tail: Tail, key: bytes) -> int:
-    """The first block that may hold a key, or those behind it; -1 when all keys are greater."""
+    """The first block that may contain a key. Its rows may continue in later blocks. -1: all keys are greater."""
     number = bisect_left(tail.first_keys, key)
     if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
         return number
@@ -1084,7 +1101,7 @@ def _first_block(tail: Tail, key: bytes) -> int:
 
 
 def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """The blocks in which some of the keys, ascending and not below the first, may be, in their order."""
+    """Yield each block that may contain some of the keys, with these keys. They ascend and are in the file's range."""
     first_keys, flags = tail.first_keys, tail.flags
     start, count = 0, len(keys)
     while start < count:
@@ -1093,7 +1110,7 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
         if behind == len(first_keys):
             end = count
         else:
-            # A key whose rows go on in the next block begins in this one.
+            # A key whose rows continue in the next block begins in this one.
             bisect = bisect_right if flags[behind] & CONTINUES else bisect_left
             end = bisect(keys, first_keys[behind], start)
         yield number, keys[start:end]
@@ -1101,7 +1118,7 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
 
 
 def _distinct(numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The distinct of some numbers, at least one, ascending; and of each number its place among them."""
+    """Return the distinct values of some numbers, at least one, ascending; and the place of each number among them."""
     order = numbers.argsort()
     ordered = numbers.take(order)
     is_first = np.empty(len(numbers), bool)
@@ -1120,13 +1137,13 @@ def _page_groups(
     *,
     ahead_bytes: int,
 ) -> Iterator[tuple[KeyBatch, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Pages, ascending, as many at once as have `ahead_bytes`, with their keys.
+    """Yield ascending pages with their keys, as many pages at once as fit into `ahead_bytes`.
 
     Args:
-        places: of each key which of the pages.
+        places: for each key the index of its page in `group`.
 
     Yields:
-        Keys, the pages, and of each key which of these pages.
+        Keys, their pages, and for each key the index of its page among these.
     """
     if len(group) * pages.raw_length_max <= ahead_bytes:
         yield batch, group, places
@@ -1141,7 +1158,7 @@ def _page_groups(
 
 
 def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:
-    """Numbers in their order, neighbours that are not cached together, as many as have `run_bytes` unpacked."""
+    """Yield runs of `numbers`, in their order: uncached neighbours together, up to `run_bytes` before compression."""
     position = 0
     while position < len(numbers):
         start, size_bytes = position, tail.raw_lengths[numbers[position]]
@@ -1156,7 +1173,7 @@ def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_b
 
 
 def _groups(tail: Tail, numbers: Sequence[int], *, ahead_bytes: int, growing: bool = False) -> Iterator[Sequence[int]]:
-    """Numbers in their order, as many at once as have `ahead_bytes`; growing: one block first, then doubling."""
+    """Yield `numbers` in their order, in groups of up to `ahead_bytes`; growing: first one block, then doubling."""
     limit = 0 if growing else ahead_bytes
     position = 0
     while position < len(numbers):

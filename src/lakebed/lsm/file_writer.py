@@ -1,8 +1,11 @@
-"""Writing a sorted file: rows are cut into blocks as they come, blocks are packed, and the whole file is put.
+"""Writing a sorted file: cut rows into blocks as they arrive, pack the blocks, and put the whole file.
 
-Invariants: nothing is in the store before `finish`, and then the whole file is, durably, or nothing; a block has at
-most `block_bytes` before compression, or one row. A file is formed in memory, which files of at most 128 MiB allow, or
-where it will be, if the store can.
+Invariants:
+- Before `finish` the store has no part of the file. After it, the store has the whole file durably, or nothing.
+- A block has at most `block_bytes` before compression, or one row.
+
+A file is formed in memory, which is possible because files have at most 128 MiB, or at its final location if the store
+supports it.
 """
 
 from __future__ import annotations
@@ -33,47 +36,47 @@ from lakebed.objects.port import ObjectStore, Upload
 from lakebed.runtime import Pool, begin_call
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
-"""Of a row in addition to key and value: sequence, kind, end, and two offsets."""
+"""Bytes of a row in addition to key and value: sequence, kind, end, and two offsets."""
 
 _PAGE_ROW_BYTES: Final = 2 * 2 + 4
-"""Of a usual row in a page: where key and value begin, and its sequence."""
+"""Bytes of a usual row in a page: the starts of key and value, and the sequence."""
 
 _MANY_BLOCKS: Final = 32
-"""What is left of so many blocks that came together is a smaller block, and not held: to join it to what comes next
-takes as long as five blocks."""
+"""After this many blocks that came together, the remaining rows become a smaller block instead of being held: joining
+them to the next rows takes as long as five blocks."""
 
 _SMALL_BODY_BYTES: Final = 1 << 20
 _LARGE_BODY_BYTES: Final = 160 << 20
-"""Place for a file that is larger than a small one: more than most have."""
+"""Memory reserved for a file that is larger than a small one; most files need less."""
 
 _BELOW_BYTES: Final = np.uint64(1) << np.arange(8, 64, 8, dtype=np.uint64)
-"""A difference of two words below so many of these numbers begins with as many equal bytes."""
+"""The number of these that are greater than the XOR of two words is the number of equal bytes with which they begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """How files are written; readers need to know none of it."""
+    """How to write files. A reader does not need these options."""
 
     block_bytes: int = 64 << 10
-    """Block size before compression. Larger: scans take fewer steps, and the cache keeps coarser pieces."""
+    """Block size before compression. Larger blocks: scans take fewer steps, and the cache keeps coarser parts."""
     page_bytes: int = PAGE_BYTES
-    """Page size before compression. Smaller: less is read for one key, the directory of pages grows."""
+    """Page size before compression. Smaller pages: a get reads less, and the directory of pages grows."""
     bits_per_key: int = BITS_PER_KEY
-    """Of the filter: at twelve about 0.5 % of lookups of an absent key read a page in vain; 0: no filter."""
+    """Bits of the filter. With twelve, about 0.5 % of the lookups of absent keys read a page in vain; 0: no filter."""
     compression: Compression | None = "lz4"
-    """Of blocks. zstd: smaller files, slower reads."""
+    """Compression of blocks. With zstd files are smaller and reads slower."""
 
 
 class FileWriter:
-    """One file being written. Not thread-safe.
+    """A file that is being written. Not thread-safe.
 
     Args:
-        store, path: where it will be.
+        store, path: the location of the file.
         file_id: its id (`lakebed.lsm.file_id`).
-        in_place: the bytes are written where the file will be, if the store can, and not kept in memory: after an
-            error the file has to be written anew. It must be finished or abandoned.
-        pool: packs blocks of a file in place while the caller brings more of them; None: the caller does. How large the
-            file counts meanwhile is the same either way.
+        in_place: write the bytes at the final location, if the store supports it, and do not keep them in memory. After
+            an error the file has to be written again. The file must be finished or abandoned.
+        pool: packs blocks of a file in place while the caller brings more rows; None: the caller packs them. This does
+            not affect the size that the file reports meanwhile.
     """
 
     def __init__(
@@ -93,14 +96,14 @@ class FileWriter:
         self._pool = pool
         self._is_in_place = in_place
         self._packing: Iterator[None] | None = None
-        self._packing_bytes = 0  # before compression
+        self._packing_bytes = 0  # bytes before compression
         self._packed_bytes = 0
         self._blocks: list[_Blocks] = []
         self._upload = store.begin_put(path) if in_place else None
         self._body = _Body(self._upload)
         self._index = _Index()
         self._hashes: list[npt.NDArray[np.uint64]] = []
-        self._held: list[pa.RecordBatch] = []  # rows of a block that is not full yet
+        self._held: list[pa.RecordBatch] = []  # rows of a block that is not yet full
         self._held_bytes = 0
         self._counts = {"row_count": 0, "tombstone_count": 0, "merge_count": 0, "expiring_count": 0}
         self._first_key: bytes | None = None
@@ -109,18 +112,18 @@ class FileWriter:
 
     @property
     def row_count(self) -> int:
-        """Rows written so far."""
+        """Number of rows written so far."""
         return self._counts["row_count"]
 
     @property
     def size_bytes(self) -> int:
-        """About the file's size so far: its blocks, and what of them is not compressed yet."""
+        """Approximate size of the file so far: its packed blocks, and the rows that are not yet compressed."""
         return self._packed_bytes + self._packing_bytes + self._held_bytes
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
+        """Add rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all after those written before.
 
-        Keeps views of the last of them until the next call. Cost: no request.
+        Keeps views of the last of these rows until the next call. Cost: no request.
         """
         if self._finished is not None:
             raise InternalError(f"rows to write to {self._path} came after its end")
@@ -131,33 +134,33 @@ class FileWriter:
                 self._take(batch)
 
     def settle(self) -> None:
-        """Wait for what another thread packs. What ends the file is made by its caller then.
+        """Wait for the other thread that packs blocks. After this, the thread that ends the file packs the rest.
 
-        So the end of a file may be a call of the same pool: it waits for no other one.
+        So the end of a file may be a call in the same pool: it waits for no other call.
         """
         self._end_packing()
         self._pool = None
 
     def encode(self) -> FileMeta:
-        """End the file, in memory: `object` is what has to be put. Cost: no request."""
+        """End the file, in memory. `object` is then what must be put. Cost: no request."""
         if self._finished is None:
             self._finished = self._write_tail()
         return self._finished
 
     @property
     def object(self) -> tuple[str, memoryview]:
-        """Path and bytes of a file that is encoded."""
+        """Path and bytes of the encoded file."""
         return self._path, self._body.view()
 
     def finish(self) -> FileMeta:
-        """Create the file, durably; after an error of the store it may be called again, but for two kinds of it.
+        """Create the file, durably. After most errors of the store it may be called again.
 
         Raises:
-            AlreadyExists: another file lies there.
-            Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there. Kind
-                ``unsynced``: it is, and may be gone after a power loss; a second try would not tell, so write it anew
-                under another id. So after any error of a file that is written in place.
-        Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
+            AlreadyExists: another file has this path.
+            Unavailable, OutcomeUnknown: as the store reports them. With OutcomeUnknown the file may exist. With the
+                kind ``unsynced`` the file exists, and a power loss may delete it. A second call would not detect this,
+                so write the file again with another id. Do the same after any error of a file that is written in place.
+        Cost: 1 PUT. After a lost reply 1 PUT more, and 1 GET if the store reports that the file exists.
         """
         meta = self.encode()
         if self._upload is None:
@@ -169,18 +172,18 @@ class FileWriter:
         return meta
 
     def abandon(self) -> None:
-        """Release memory and place; an unfinished file is not stored."""
+        """Release memory and upload. An unfinished file is not stored."""
         packing, self._packing = self._packing, None
         if packing is not None and self._pool is not None:
             with suppress(Exception):
-                next(packing)  # nothing may be written any more
+                next(packing)  # afterwards no thread writes to the upload
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.abandon()
         self._body, self._held, self._hashes, self._finished = _Body(None), [], [], None
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        """Cut whole blocks off a batch, and hold what is left."""
+        """Cut whole blocks from a batch, and hold the remaining rows."""
         self._note(batch)
         sizes = _cumulate_bytes(batch)
         row_count, start, block_bytes = batch.num_rows, 0, self._options.block_bytes
@@ -210,7 +213,7 @@ class FileWriter:
             self._hold(batch.slice(whole), int(sizes[-1]) - taken)
 
     def _note(self, batch: pa.RecordBatch) -> None:
-        """Count rows, and check that they lie behind those before."""
+        """Count rows, and check that they come after the rows before."""
         keys, sequences = batch.column(0), batch.column(1)
         first = (keys[0].as_py(), -sequences[0].as_py())
         if self._last is not None and first <= self._last:
@@ -236,7 +239,7 @@ class FileWriter:
         self._cut(block, [block.num_rows])
 
     def _cut(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
-        """Find the pages of neighbouring blocks: the rows of `batch` up to each of `ends`."""
+        """Form the pages of neighbouring blocks: the rows of `batch` up to each of `ends`."""
         block_starts = [0, *ends[:-1]]
         hashes = hash_key_column(batch.column(0))
         self._hashes.append(hashes)
@@ -248,7 +251,7 @@ class FileWriter:
         self._blocks.append(_Blocks(content, lengths.tolist(), bounds, *keys))
 
     def _begin_packing(self) -> None:
-        """Let the blocks that were cut be packed, once those before them are in the file."""
+        """Start packing the blocks that were cut, once the blocks before them are in the file."""
         self._end_packing()
         blocks, self._blocks = self._blocks, []
         self._packing_bytes = sum(some.content.size for some in blocks)
@@ -264,7 +267,7 @@ class FileWriter:
         self._packing_bytes, self._packed_bytes = 0, self._body.size_bytes
 
     def _pack(self, formed: Sequence[_Blocks]) -> None:
-        """Compress pages, and add them to the file."""
+        """Compress pages and add them to the file."""
         compression = self._options.compression
         codec = NOT_COMPRESSED if compression is None else CODEC_NUMBERS[compression]
         for blocks in formed:
@@ -277,7 +280,7 @@ class FileWriter:
         first_keys, last_keys = blocks.first_keys, blocks.last_keys
         separators = separate_pages(last_keys[:-1], first_keys[1:])
         for first, behind in pairwise(blocks.bounds):
-            # Each row is the merge's concern; an order that is lost altogether must not get into a file.
+            # The merge guarantees the order of single rows. This check keeps a completely wrong order out of a file.
             if first_keys[first] > last_keys[behind - 1] or (first and last_keys[first - 1] > first_keys[first]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
             self._index.add_separators(first_keys[first], separators[first : behind - 1])
@@ -313,25 +316,25 @@ class FileWriter:
 
 
 class _Blocks(NamedTuple):
-    """Neighbouring blocks that are not packed yet."""
+    """Neighbouring blocks that are not yet packed."""
 
     content: pa.Buffer
     """The pages, one after another."""
     lengths: list[int]
-    """Of each page."""
+    """Length of each page."""
     bounds: list[int]
-    """The number of the first page of each block, and the count of pages."""
+    """Number of the first page of each block, followed by the count of pages."""
     first_keys: list[bytes]
-    """Of each page."""
+    """First key of each page."""
     last_keys: list[bytes]
 
 
 class _Body:
-    """Bytes to which more are appended, in memory or in an upload.
+    """A growing body of bytes, in memory or in an upload.
 
-    A file that is no small one gets its whole place in memory at once, of which only what has been written counts:
-    there numpy asks the system for large pages. A `bytearray` that grows meets page after page of 4 KiB, while other
-    threads wait for the interpreter's lock.
+    A file that is not small gets all its memory at once, of which only the written part counts: for such arrays numpy
+    requests large pages from the system. A growing `bytearray` touches page after page of 4 KiB, while other threads
+    wait for the interpreter's lock.
     """
 
     def __init__(self, upload: Upload | None) -> None:
@@ -340,7 +343,7 @@ class _Body:
         self.size_bytes = 0
 
     def append(self, piece: bytes) -> None:
-        """Add a piece. Cost: a copy of it; of a file of 160 MB or more at times one of all before it."""
+        """Add a piece. Cost: a copy of it. For a file of at least 160 MB, sometimes also a copy of the bytes before."""
         start, end = self.size_bytes, self.size_bytes + len(piece)
         if self._upload is not None:
             self._upload.write(memoryview(piece))
@@ -353,12 +356,12 @@ class _Body:
         self.size_bytes = end
 
     def view(self) -> memoryview:
-        """All bytes that are in memory, without a copy."""
+        """Return all bytes that are in memory, without a copy."""
         return self._space[: self.size_bytes].data
 
 
 class _Index:
-    """Columns of the index while blocks are added."""
+    """The columns of the index while blocks are added."""
 
     def __init__(self) -> None:
         self.first_keys: list[bytes] = []
@@ -377,13 +380,13 @@ class _Index:
     def add_blocks(
         self, pages: Sequence[memoryview], raw_lengths: Sequence[int], bounds: Sequence[int], *, offset: int, codec: int
     ) -> bytes:
-        """Add neighbouring blocks; their bytes.
+        """Add neighbouring blocks. Return their bytes.
 
         Args:
-            pages: what is stored of each page of them.
-            raw_lengths: of each page before compression.
-            bounds: the number of the first page of each block, and the count of pages.
-            offset: of the first block.
+            pages: the stored bytes of each of their pages.
+            raw_lengths: the length of each page before compression.
+            bounds: the number of the first page of each block, followed by the count of pages.
+            offset: the offset of the first block.
         """
         stops = list(accumulate(map(len, pages), initial=0))
         seeds = map(offset.__add__, stops)
@@ -403,7 +406,7 @@ class _Index:
         return body
 
     def add_separators(self, first_key: bytes, separators: Sequence[bytes]) -> None:
-        """Of the next block, which begins with `first_key`, one for each page but its first."""
+        """Add the separators of the next block, which begins with `first_key`: one for each page except the first."""
         shared = count_common(first_key, separators[-1]) if separators else 0
         self.first_keys.append(first_key)
         self.pages.separators += [b"", *[separator[shared:] for separator in separators]]
@@ -412,10 +415,10 @@ class _Index:
     def add_rows(
         self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.bool_]:
-        """The rows of the next blocks, which begin at rows `starts`; `hashes` are those of their keys.
+        """Add the rows of the next blocks, which begin at the rows `starts`. `hashes` are the hashes of their keys.
 
         Returns:
-            Of each row, whether its key may be that of the row before.
+            For each row, whether its key may be that of the row before.
         """
         self.row_counts += np.diff(starts, append=batch.num_rows).tolist()
         sequences = numbers_of(batch.column(1))
@@ -427,7 +430,7 @@ class _Index:
         self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.bool_]:
         kinds = numbers_of(batch.column(2))
-        # Keys are taken to be equal when their hashes are: a collision costs a shortcut, not a row.
+        # Keys with equal hashes are taken to be equal. A collision costs time and never loses a row.
         repeats = np.empty(len(hashes), bool)
         repeats[0] = self._last_hash is not None and hashes[0] == self._last_hash
         np.equal(hashes[1:], hashes[:-1], out=repeats[1:])
@@ -438,7 +441,7 @@ class _Index:
         tombstones_only = np.logical_and.reduceat(kinds == Kind.DELETE, starts)
         continues = repeats[starts]
         flags = plain * PLAIN + tombstones_only * TOMBSTONES_ONLY + continues * CONTINUES
-        # A key that continues in the next block is there more than once.
+        # A key that continues in the next block has several rows.
         flags[:-1][continues[1:]] &= ~PLAIN
         if continues[0]:
             self.flags[-1] &= ~PLAIN
@@ -447,7 +450,7 @@ class _Index:
         return repeats
 
     def batch(self) -> pa.RecordBatch:
-        """Of `INDEX_SCHEMA`."""
+        """Return the index as a batch of `INDEX_SCHEMA`."""
         columns = [
             self.offsets,
             self.lengths,
@@ -465,14 +468,14 @@ class _Index:
         buffers = [None, pa.py_buffer(key_offsets), pa.py_buffer(b"".join(self.first_keys))]
         arrays = [pa.Array.from_buffers(pa.binary(), count, buffers, 0)]
         for column, field in zip(columns, list(INDEX_SCHEMA)[1:], strict=True):
-            # Arrow's own way from lists loads pandas, as `lakebed.lsm.columns` says.
+            # Arrow's own conversion of lists loads pandas; see `lakebed.lsm.columns`.
             numbers = pa.py_buffer(np.array(column, np.dtype(str(field.type))))
             arrays.append(pa.Array.from_buffers(field.type, count, [None, numbers], 0))
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)
 
 
 def _border_keys(keys: pa.BinaryArray, starts: npt.NDArray[np.int64]) -> tuple[list[bytes], list[bytes]]:
-    """The first and the last key of each page; pages begin at rows `starts`."""
+    """Return the first and the last key of each page. Pages begin at the rows `starts`."""
     offsets, content = offsets_of(keys).astype(np.int64), memoryview(keys.buffers()[2] or b"")
     stops = np.append(starts[1:], len(keys))
     firsts = cut(content, offsets[starts], offsets[starts + 1])
@@ -480,10 +483,11 @@ def _border_keys(keys: pa.BinaryArray, starts: npt.NDArray[np.int64]) -> tuple[l
 
 
 def separate_pages(lasts: Sequence[bytes], firsts: Sequence[bytes]) -> list[bytes]:
-    """Of the last key of each page and the first key of the next: the shortest beginning of this that is above that.
+    """Return separators: each the shortest prefix of a page's first key that is above the last key of the page before.
 
     Args:
-        lasts, firsts: ascending together; no last is above its first, and where they are equal it is that key.
+        lasts, firsts: last key of each page, and first key of the next; ascending together. No last key is above its
+            first key. If they are equal, the separator is this key.
     """
     if not firsts:
         return []
@@ -499,7 +503,7 @@ def separate_pages(lasts: Sequence[bytes], firsts: Sequence[bytes]) -> list[byte
 def _page_starts(
     batch: pa.RecordBatch, starts: list[int], *, is_repeat: npt.NDArray[np.bool_], page_bytes: int
 ) -> npt.NDArray[np.int64]:
-    """At which rows the pages of blocks begin, which begin at rows `starts`; versions of one key are not parted."""
+    """Return the first row of each page of blocks that begin at rows `starts`. Versions of a key stay together."""
     befores = _cumulate_bytes(batch, row_bytes=_PAGE_ROW_BYTES)
     befores[1:] = befores[:-1]
     befores[0] = 0
@@ -513,7 +517,7 @@ def _page_starts(
 
 
 def _cumulate_bytes(batch: pa.RecordBatch, *, row_bytes: int = _ROW_BYTES) -> npt.NDArray[np.int64]:
-    """Bytes of the rows up to and with each, as they count for the size of a block."""
+    """Return the cumulated sizes of the rows, as they count for the size of a block."""
     keys, values = offsets_of(batch.column(0)), offsets_of(batch.column(3))
     sizes: npt.NDArray[np.int64] = np.arange(1, batch.num_rows + 1, dtype=np.int64) * row_bytes
     sizes += keys[1:]

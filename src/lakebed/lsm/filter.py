@@ -1,10 +1,12 @@
-"""A split-block Bloom filter over 64-bit hashes of keys: one 32-byte block a key, one bit in each of its eight words.
+"""A split-block Bloom filter over 64-bit hashes of keys. A key sets one bit in each of the eight words of one block.
 
-Owns: the hash of a key, which bits it sets, and their layout. Layout (on disk: DO NOT CHANGE): blocks of eight
-little-endian 32-bit words. With h = xxh3-64 of the key, its block is ``((h >> 40) * block_count) >> 24`` and in word i
-it sets bit ``(h >> 5 * i) & 31``: so the low 40 bits of h choose the bits, and the high 24 the block.
+Owns: the hash of a key, which bits it sets, and their layout. Layout (on disk: DO NOT CHANGE): blocks of 32 bytes, that
+is eight little-endian 32-bit words. With h = xxh3-64 of the key, the key's block is
+``((h >> 40) * block_count) >> 24``, and in word i the key sets bit ``(h >> 5 * i) & 31``. So the low 40 bits of h
+choose the bits, and the high 24 bits the block.
 
-Invariants: a key that was put in is always found; with twelve bits a key, about one in two hundred others is too.
+Invariants: the filter lets every added key pass. With twelve bits for each key it also lets about one in two hundred
+other keys pass.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from lakebed.lsm.columns import keys_of
 
 BITS_PER_KEY: Final = 12
-"""Of files as written by default. Ten let pass more than twice as many absent keys, each of which reads a page."""
+"""Default for new files. With ten bits, more than twice as many absent keys pass, and each of these reads a page."""
 
 FILTER_BLOCK_BYTES: Final = 32  # on disk: DO NOT CHANGE
 _BLOCK_BITS: Final = 8 * FILTER_BLOCK_BYTES
@@ -33,8 +35,8 @@ _BLOCK_INDEX_BITS: Final = 24  # on disk: DO NOT CHANGE
 _BLOCK_COUNT_MAX: Final = 1 << _BLOCK_INDEX_BITS
 _WORD_COUNT: Final = 8
 _FEW_KEYS: Final = 512
-"""Up to so many keys a step over arrays takes mostly the same time, however many there are."""
-# Arrays without a dimension, for scalars take longer in each operation.
+"""Up to this count, a step over arrays takes about the same time, however many keys there are."""
+# Arrays without a dimension, because scalars take longer in each operation.
 _BLOCK_SHIFT_64: Final = np.array(_BLOCK_SHIFT, np.uint64)
 _BLOCK_INDEX_BITS_64: Final = np.array(_BLOCK_INDEX_BITS, np.uint64)
 _FILTER_BLOCK_BYTES: Final = np.array(FILTER_BLOCK_BYTES, np.int64)
@@ -47,10 +49,10 @@ _PAIR_SHIFTS: Final = 10 * np.arange(_PAIR_COUNT, dtype=np.uint64)
 _PAIR_SHIFTS_OF_KEYS: Final = np.tile(_PAIR_SHIFTS, _FEW_KEYS)
 _PAIRS_SET: Final = np.dtype(np.uint32)
 _ALL_PAIRS_SET: Final = np.array(0x01010101, np.uint32)
-"""Four booleans that are true, as one number."""
+"""Four true booleans, as one number."""
 
 _KEYS_AT_ONCE: Final = 1 << 16
-"""Hashes whose bits are found together: few enough to stay in the processor's cache."""
+"""Hashes whose bits are computed together: few enough to stay in the processor's cache."""
 
 _TINY_BYTES_MAX, _SHORT_BYTES_MAX, _LONG_BYTES_MAX = 8, 16, 32
 _HASHED_AT_ONCE: Final = 1 << 13
@@ -64,20 +66,20 @@ _LENGTH_FACTOR: Final = np.uint64(0x9E3779B185EBCA87)
 _SPREAD_FACTOR: Final = np.uint64(0x165667919E3779F9)
 
 _PAIR_BITS: Final = tuple(1 << (low & 31) | 1 << (32 + (low >> 5)) for low in range(1024))
-"""For each ten bits of a hash, the bits that they set in two neighbouring words, as one 64-bit number."""
+"""For each value of ten bits of a hash, the bits that it sets in two neighbouring words, as one 64-bit number."""
 _PAIR_BIT_ARRAY: Final = np.array(_PAIR_BITS, np.uint64)
 _PAIR_MASK: Final = np.array(len(_PAIR_BITS) - 1, np.uint64)
 
 
 def hash_keys(keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """The hash of each key, in order: uint64, xxh3-64 with seed 0. About 0.06 us a key."""
+    """Return the hash of each key, in order: uint64, xxh3-64 with seed 0. Cost: about 0.06 us a key."""
     return np.frombuffer(b"".join(map(xxh3_64_digest, keys)), _DIGEST).astype(_UINT64)
 
 
 def hash_key_column(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
-    """`hash_keys` of a column without nulls, by arrays where all keys have 9 to 16 bytes, or all 17 to 32.
+    """As `hash_keys`, of a column without nulls. Use arrays if all keys have 9 to 16 bytes, or all 17 to 32.
 
-    Cost: about 0.02 us a key of these lengths, 0.1 us of others.
+    Cost: about 0.02 us for each key of these lengths, 0.1 us for others.
     """
     count = len(keys)
     offsets = np.frombuffer(keys.buffers()[1], np.int32, count + 1, 4 * keys.offset) if count else np.zeros(1, np.int32)
@@ -124,7 +126,7 @@ def _hash_long(
 
 
 def _multiply_and_fold(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The upper and the lower 64 bits of the products, combined."""
+    """Combine the upper and the lower 64 bits of the products."""
     left_low, left_high = left & _LOW_HALF, left >> _HALF
     right_low, right_high = right & _LOW_HALF, right >> _HALF
     middle = left_low * right_low
@@ -149,14 +151,14 @@ def _spread_bits(mixed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 hash_key: Final = xxh3_64_intdigest
-"""The hash of one key as a number, taken once for as many files as it is looked up in; itself a call into C."""
+"""The hash of one key as a number. Compute it once for all files in which the key is looked up. A call into C."""
 
 
 def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
-    """The filter's bytes.
+    """Return the filter's bytes.
 
     Args:
-        hashes: of the keys, in any order; neighbours that are equal count once.
+        hashes: the hashes of the keys, in any order; equal neighbours count once.
         bits_per_key: 0: no filter, ``b""``.
     """
     if bits_per_key <= 0 or not len(hashes):
@@ -164,7 +166,8 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
     distinct_count = 1 + int(np.count_nonzero(hashes[1:] != hashes[:-1]))
     block_count = min(max(1, -(-distinct_count * bits_per_key // _BLOCK_BITS)), _BLOCK_COUNT_MAX)
     blocks = np.zeros((block_count, _PAIR_COUNT), np.uint64)
-    # Ascending hashes have ascending blocks: what one block gets is a run, joined by one call for many blocks.
+    # Ascending hashes have ascending blocks, so the hashes of one block are a run. One call joins the runs of many
+    # blocks.
     ordered = np.sort(hashes)
     for start in range(0, len(ordered), _KEYS_AT_ONCE):
         some = ordered[start : start + _KEYS_AT_ONCE]
@@ -178,32 +181,32 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
 
 
 class Filter:
-    """A filter over its bytes, which are not copied.
+    """A filter that reads its bytes where they are, without a copy.
 
     Args:
-        body: a whole number of blocks; empty: every key may be there.
+        body: a whole number of blocks; empty: every key passes.
     """
 
     __slots__ = ("_block_count", "_blocks", "_pairs", "_view", "may_contain")
 
     may_contain: Callable[[int], bool]
-    """False when the key of this hash was certainly not put in. About 0.3 us.
+    """Return False if the key with this hash was certainly not added. Cost: about 0.3 us.
 
-    Of absent keys three in four are known after the first two of eight words.
+    The first two of the eight words exclude three in four absent keys.
     """
 
     def __init__(self, body: Buffer) -> None:
         self._view = memoryview(body).cast("B")
         block_count = len(self._view) // FILTER_BLOCK_BYTES
         self._block_count = np.array(block_count, np.uint64)
-        # As records, which may stand at any address: of numbers at an odd one numpy copies all before it takes some.
+        # Records, because they may be at any address: numpy copies all numbers at an odd address before taking some.
         self._blocks = np.frombuffer(self._view, np.dtype((np.void, FILTER_BLOCK_BYTES)))
         self._pairs = self._view[: block_count * FILTER_BLOCK_BYTES].cast("Q")
         self.may_contain = _make_probe(self._pairs)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it lets every key pass."""
+        """Whether every key passes."""
         return not self._pairs
 
     @property
@@ -212,7 +215,7 @@ class Filter:
         return len(self._view)
 
     def select(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The places, ascending, of those hashes (`hash_keys`) that `may_contain` lets pass: 5 us, and 0.03 us each."""
+        """Return the ascending places of the hashes (`hash_keys`) that pass. Cost: 5 us, and 0.03 us for each hash."""
         passed: npt.NDArray[np.int64]
         if not self._block_count:
             return np.arange(len(hashes))
@@ -225,7 +228,7 @@ class Filter:
             bits = _PAIR_BIT_ARRAY.take(places.view(_INT64))
             (passed,) = np.logical_and.reduce(words.reshape(-1, _PAIR_COUNT).T & bits == bits).nonzero()
             return passed
-        # The same in fewer and quicker steps: the pairs of a key stand together.
+        # As below, in fewer and faster steps: the pairs of a key are neighbours.
         bits = _pair_bits_of(hashes)
         words &= bits
         (passed,) = ((words == bits).view(_PAIRS_SET) == _ALL_PAIRS_SET).nonzero()
@@ -233,11 +236,11 @@ class Filter:
 
 
 class LevelsFilter:
-    """The filters of all files of some levels, asked together: in each level that of the one file that may have a key.
+    """The filters of all files of some levels, used together. In each level only one file may contain a given key.
 
     Args:
-        levels: of the files of each, in the order of their keys, the last keys and the filters, none of
-            which is empty. The filters are not copied: they are read where they are.
+        levels: for each level the last keys and the filters of its files, in the order of their keys. No filter is
+            empty. The filters are read where they are, without a copy.
     """
 
     __slots__ = ("_block_counts", "_blocks", "_levels", "_starts")
@@ -245,21 +248,21 @@ class LevelsFilter:
     def __init__(self, levels: Sequence[tuple[Sequence[bytes], Sequence[Filter]]]) -> None:
         filters = [some for _, filters in levels for some in filters]
         ends = accumulate(len(filters) for _, filters in levels)
-        # What is behind all files of a level is asked of the last one.
+        # A key behind all files of a level is checked in the filter of the last file.
         self._levels = [(end - len(keys), keys[:-1]) for end, (keys, _) in zip(ends, levels, strict=True)]
-        """Of each the number of its first file, and the last keys of its files but for the last one."""
+        """For each level the number of its first file, and the last keys of its files except the last one."""
         addresses = [np.frombuffer(some._view, np.uint8).ctypes.data for some in filters]
         first = min(addresses)
         end = max(address + some.size_bytes for address, some in zip(addresses, filters, strict=True))
-        # Each block of each filter is an element of one array; of its other elements none is ever read.
+        # Each block of each filter is an element of one array. The other elements of this array are never read.
         self._blocks = np.asarray(_Memory(first, end - first, filters))
         self._starts = np.array(addresses, np.int64) - first
         self._block_counts = np.array([some.size_bytes // FILTER_BLOCK_BYTES for some in filters], np.uint64)
 
     def select(self, keys: Sequence[bytes]) -> list[list[int]]:
-        """Of each level, the places, ascending, of the keys that its filters let pass.
+        """Return for each level the ascending places of the keys that its filters let pass.
 
-        Cost: 15 us, 0.1 us a key, and 0.02 us a key and level, 0.06 us where the level has several files.
+        Cost: 15 us, 0.1 us for each key, and for each key and level 0.02 us, or 0.06 us if the level has several files.
         """
         if len(keys) > _FEW_KEYS:
             passed: list[list[int]] = [[] for _ in self._levels]
@@ -288,12 +291,12 @@ class LevelsFilter:
 
 
 def _choose_files(keys: Sequence[bytes], bounds: Sequence[bytes], *, first: int) -> npt.NDArray[np.int64]:
-    """Of each key, the number of the file of a level that may have it; `bounds`: last keys but for the last file's."""
+    """For each key, the number of the file of a level that may contain it; `bounds`: last keys except the last one."""
     if not bounds:
         files = np.zeros(len(keys), _INT64)
-    elif len(bounds) == 1:  # to compare takes less than to bisect
+    elif len(bounds) == 1:  # a comparison takes less time than a bisection
         files = np.frombuffer(bytes(map(lt, repeat(bounds[0]), keys)), np.uint8).astype(_INT64)
-    elif len(bounds) < 256:  # and bytes less than numbers
+    elif len(bounds) < 256:  # and bytes take less time than numbers
         files = np.frombuffer(bytes(map(bisect_left, repeat(bounds), keys)), np.uint8).astype(_INT64)
     else:
         files = np.fromiter(map(bisect_left, repeat(bounds), keys), _INT64, len(keys))
@@ -303,7 +306,7 @@ def _choose_files(keys: Sequence[bytes], bounds: Sequence[bytes], *, first: int)
 
 
 class _Memory:
-    """The blocks that begin at each byte of a part of the memory; it keeps what is in there."""
+    """An array of the blocks that begin at each byte of a memory range. It keeps the owner of the range alive."""
 
     __slots__ = ("__array_interface__", "_kept")
 
@@ -319,7 +322,7 @@ class _Memory:
 
 
 def _pair_bits_of(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The bits that at most `_FEW_KEYS` hashes set, four word pairs a hash, in the order of these."""
+    """Return the bits that at most `_FEW_KEYS` hashes set: four word pairs for each hash, in order."""
     places = hashes.repeat(_PAIR_COUNT)
     places >>= _PAIR_SHIFTS_OF_KEYS[: len(places)]
     places &= _PAIR_MASK
@@ -327,13 +330,13 @@ def _pair_bits_of(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _words_of(pairs: memoryview) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], int]:
-    """The words of a filter's blocks, each two of a block that stand together, and how many blocks there are."""
+    """Return the words of a filter's blocks, as pairs of neighbours in a block, and the number of blocks."""
     first, second, third, fourth = (pairs[pair::_PAIR_COUNT] for pair in range(_PAIR_COUNT))
     return first, second, third, fourth, len(first)
 
 
 def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
-    """`Filter.may_contain` over a filter's words, two at a time. Its variables are its own: each get calls it."""
+    """Make `Filter.may_contain` over a filter's words, two at a time. A closure is fast to call: every get calls it."""
     if not pairs:
         return lambda key_hash: True
     (first, second, third, fourth, block_count), pair_bits = _words_of(pairs), _PAIR_BITS
@@ -358,15 +361,16 @@ def _make_probe(pairs: memoryview) -> Callable[[int], bool]:
 def make_finder(
     levels: Sequence[tuple[Sequence[bytes], Sequence[Filter]]],
 ) -> Callable[[bytes], tuple[int, int] | None]:
-    """What says of a key which of some levels, at least one, is the first whose filter lets it pass.
+    """Make a function that returns the first of some levels, at least one, whose filter lets a key pass.
 
     Args:
-        levels: of the files of each, in the order of their keys, the last keys and the filters, none of which is empty.
+        levels: for each level the last keys and the filters of its files, in the order of their keys. No filter is
+            empty.
 
     Returns:
-        A function, whose variables are its own for each get calls it. It returns the hash of the key and the number of
-        the level, or None: the key is absent. About 0.3 us a level. Of several files it asks the one with the smallest
-        last key that is not below the key, and of a key behind all files the last.
+        A closure, which is fast to call: every get calls it. It returns the hash of the key and the number of the
+        level, or None: the key is absent. Cost: about 0.3 us a level. Of several files it checks the file with the
+        smallest last key that is not below the key. For a key behind all files it checks the last file.
     """
     if len(levels) == 1:
         return _make_finder_of_level(*levels[0])
@@ -385,7 +389,7 @@ def make_finder(
 def _make_finder_of_level(
     last_keys: Sequence[bytes], filters: Sequence[Filter]
 ) -> Callable[[bytes], tuple[int, int] | None]:
-    """`make_finder` of one level: what most databases have, and as `may_contain` without one more call."""
+    """As `make_finder`, of one level, as most databases have. It saves one call by including `may_contain`."""
     bounds, words, pair_bits = last_keys[:-1], [_words_of(some._pairs) for some in filters], _PAIR_BITS
     only = words[0] if len(words) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The bytes of a sorted file, but for its blocks and filter: index, pages, statistics, footer. Pure.
+"""The bytes of a sorted file, except for its blocks and filter: index, pages, statistics, footer. Pure.
 
 Owns: the layout (`docs/format/sorted-file.md` defines every byte), the checksums, and how damaged or newer
 files are detected.
@@ -6,12 +6,15 @@ files are detected.
     blocks ... | filter | index | pages | statistics | footer | trailer
                ^ tail_offset
 
-Files of version 1 have no section of pages: a block is one Arrow message. They are read, and no longer written.
+Files of version 1 have no section of pages: each of their blocks is one Arrow message. They are still read, but no
+longer written.
 
-Invariants: every byte of a file lies under a checksum of the smallest part that is read of it (a page's stands in the
-section of pages, a block's in the index, a section's in the footer, the footer's in the trailer); checksums are
-xxh3-64 seeded with the place where the bytes begin, so right bytes in the wrong place are wrong; parts follow each
-other without a gap. Whatever is wrong is `Corruption` with path and offset, or `UnsupportedFormat`.
+Invariants:
+- Every byte of a file is covered by the checksum of the smallest part that is read with it. The checksum of a page is
+  in the section of pages, a block's in the index, a section's in the footer, and the footer's in the trailer.
+- Checksums are xxh3-64, seeded with the offset of the first byte, so the right bytes in the wrong place are detected.
+- Parts follow each other without a gap.
+- Any violation is `Corruption` with path and offset, or `UnsupportedFormat`.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ MAGIC: Final = b"lakebed\x01"
 """The last eight bytes of every sorted file. On disk: DO NOT CHANGE."""
 
 FORMAT_VERSION: Final = 2
-"""What this code writes, and the newest that it reads."""
+"""The version that this code writes, and the newest that it reads."""
 
 _TRAILER: Final = struct.Struct("<IQ8s")  # footer's bytes, footer's checksum, magic. On disk: DO NOT CHANGE
 
@@ -75,10 +78,10 @@ INDEX_SCHEMA: Final = pa.schema(
         pa.field("raw_length", pa.uint32(), nullable=False),
     ]
 )
-"""One row a block, in the order of the file. On disk: DO NOT CHANGE."""
+"""One row for each block, in the order of the file. On disk: DO NOT CHANGE."""
 
 _PYTHON_BYTES_OF_BLOCK: Final = 72
-"""What a first key costs in addition to its bytes: a bytes object, its slot in a list, and number of the first page."""
+"""Memory of a first key in addition to its bytes: a bytes object, its slot in a list, and the first page's number."""
 _PAGE_ENTRY: Final = struct.Struct("=QQIIIBBxx")
 _PAGE_TYPE: Final = np.dtype(
     [
@@ -92,19 +95,19 @@ _PAGE_TYPE: Final = np.dtype(
         ("unused", np.uint16),
     ]
 )
-"""What a reader knows of a page, in one place of memory. As `PageEntry`; in memory alone."""
+"""The same values as `PageEntry`, contiguous in memory. Only in memory."""
 PAGE_ENTRY_BYTES: Final = _PAGE_ENTRY.size
 read_page_entry: Final = _PAGE_ENTRY.unpack_from
 """`PageEntry` as a plain tuple, from `Pages.octets` at `PAGE_ENTRY_BYTES` times the number of the page."""
 
 _PYTHON_BYTES_OF_PAGE: Final = 89
-"""What `Pages.load` makes of a page, less the bytes of its separator: a bytes object, its slot, its word, its entry."""
+"""Memory of a page after `Pages.load`, without its separator's bytes: a bytes object, its slot, its word, its entry."""
 _FEW_KEYS: Final = 16
-"""So many keys are looked for one by one: setting up arrays would take longer."""
+"""Up to this count, keys are looked up one by one: setting up arrays would take longer."""
 _INDEX_ENTRY_BYTES: Final = 50
-"""What a block takes in the index, besides its key."""
+"""Bytes of a block in the index, in addition to its key."""
 _PYTHON_BYTES_OF_TAIL: Final = 4096
-"""What the objects around one tail cost."""
+"""Memory of the objects around one tail."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -116,13 +119,13 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Footer(msgspec.Struct, frozen=True):
-    """What a reader must know before anything else. Field names are on disk: DO NOT CHANGE."""
+    """The values that a reader needs before any others. Field names are on disk: DO NOT CHANGE."""
 
     format: int
     min_reader: int
     """Oldest `FORMAT_VERSION` that may read the file."""
     features: tuple[str, ...]
-    """What a reader must know how to do, by name."""
+    """Names of the features that a reader must support."""
     filter: Section
     index: Section
     statistics: Section
@@ -131,7 +134,7 @@ class Footer(msgspec.Struct, frozen=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """What every footer of any version has."""
+    """The fields that the footers of all versions have."""
 
     format: int
     min_reader: int
@@ -139,7 +142,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """What a version remembers of the file, but for its size. Field names are on disk: DO NOT CHANGE."""
+    """The values that a version remembers of the file, except its size. Field names are on disk: DO NOT CHANGE."""
 
     id: str
     tail_offset: int
@@ -155,21 +158,21 @@ class Statistics(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class PageColumns:
-    """What the directory of pages says, while a file is written. The order of the fields is on disk: DO NOT CHANGE."""
+    """The directory of pages while a file is written. The order of the fields is on disk: DO NOT CHANGE."""
 
     page_counts: list[int]
-    """Of each block."""
+    """Number of pages of each block."""
     prefix_bytes: list[int]
-    """Of each block, how much of its first key stands before every separator."""
+    """For each block, the length of the prefix of its first key that precedes every separator."""
     ends: list[int]
-    """Of each page, counted from where its block begins."""
+    """End of each page, relative to the start of its block."""
     raw_lengths: list[int]
     separators: list[bytes]
-    """Of each page, without the prefix; empty for the first of a block."""
+    """Separator of each page, without the prefix; empty for the first page of a block."""
     checksums: list[int]
 
     def encode(self) -> bytes:
-        """The bytes of the section."""
+        """Return the bytes of the section."""
         separator_ends = np.cumsum(np.fromiter(map(len, self.separators), np.int64, len(self.separators)))
         columns = (self.page_counts, self.prefix_bytes, self.ends, self.raw_lengths, separator_ends)
         parts = [len(self.ends).to_bytes(4, "little"), *(np.asarray(column, "<u4").tobytes() for column in columns)]
@@ -177,50 +180,50 @@ class PageColumns:
 
 
 PageEntry = tuple[int, int, int, int, int, int, int]
-"""Of a page: where it begins, checksum, length as stored and before compression; block, and its codec and flags."""
+"""A page: its start, its checksum, its length as stored and before compression, its block's number, codec and flags."""
 
 
 @dataclass(slots=True)
 class Pages:
-    """The directory of pages of a file: where each is, and from which key on.
+    """The directory of the pages of a file: the place of each page and the key with which it begins.
 
-    It is read where it is stored: in the map of the file, or in the tail that was read by a request. A page is found by
-    the first keys of the blocks and then by the separators of one block. `load` makes of it what is searched in fewer
-    steps, which takes about 100 bytes a page. As a sequence it gives the key from which each page begins: no key in the
-    page, or behind, is smaller.
+    It is read where it is stored: in the map of the file, or in the tail that a request read. A page is found by the
+    first keys of the blocks, and then by the separators of one block. `load` makes a form that is searched in fewer
+    steps, and takes about 100 bytes for each page. As a sequence, this is the key with which each page begins: no key
+    in the page, or behind it, is smaller.
     """
 
     first_keys: list[bytes]
-    """Of each block."""
+    """First key of each block."""
     starts: memoryview
-    """Number of the first page of each block, and at the end the count of pages."""
+    """Number of the first page of each block, followed by the count of pages."""
     ends: memoryview
-    """Of each page, counted from where its block begins. This and what follows is as it is stored."""
+    """End of each page, relative to the start of its block. This and the following columns are as stored."""
     raw_lengths: memoryview
     checksums: memoryview
     separators: memoryview
-    """Those of all pages one after another, without what those of a block have in common."""
+    """Concatenated separators of all pages, without the prefix that those of a block have in common."""
     separator_ends: memoryview
     prefix_bytes: memoryview
-    """Of each block, how much of its first key stands before every separator."""
+    """For each block, the length of the prefix of its first key that precedes every separator."""
     raw_length_max: int
     common_bytes: int
-    """How much all keys of the file begin with in common."""
+    """Length of the common prefix of all keys of the file."""
     block_columns: dict[str, npt.NDArray[Any]]
-    """What the index says of each block."""
+    """The columns of the index, with one value for each block."""
     loaded_bytes: int
-    """What `load` makes takes in memory, about."""
+    """Approximate memory of the results of `load`."""
     search_count: int = 0
-    """Searches without it; a lost one does no harm."""
+    """Number of searches before `load`. A lost update does no harm."""
     keys: list[bytes] | None = None
-    """The keys from which all pages begin; None: not loaded. What follows is there if these are."""
+    """The keys with which all pages begin; None: not loaded. The attributes below exist if this is not None."""
     table: npt.NDArray[np.void] = field(init=False, repr=False)
-    """For each page where it begins, its checksum, its length as stored and before compression, the number of its
-    block, and that block's codec and flags."""
+    """For each page its start, its checksum, its length as stored and before compression, its block's number, codec
+    and flags."""
     octets: memoryview = field(init=False, repr=False)
     """The bytes of `table`."""
     words: npt.NDArray[np.uint64] | None = None
-    """Of each of `keys`, the 8 bytes behind `common_bytes` as one number; made when many keys are first looked for."""
+    """The 8 bytes behind `common_bytes` of each key of `keys`, as one number. Made at the first search of many keys."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -233,13 +236,13 @@ class Pages:
         return first_key if page == self.starts[block] else first_key[: self.prefix_bytes[block]] + self._text(page)
 
     def _text(self, page: int) -> bytes:
-        """The separator of a page that is not the first of its block, as it is stored."""
+        """Return the separator of a page that is not the first of its block, as stored."""
         return self.separators[self.separator_ends[page - 1] : self.separator_ends[page]].tobytes()
 
     def find(self, key: bytes) -> int:
-        """The one page that may have a key; -1 when the key is below the first.
+        """Return the only page that may contain a key; -1 if the key is below the first.
 
-        Of a key whose versions begin in the block before (`CONTINUES`) it is the first page of the later block.
+        If the versions of a key begin in the block before (`CONTINUES`), return the first page of the later block.
         Cost: 0.5 us, before `load` about 3 us.
         """
         if self.keys is not None:
@@ -248,13 +251,13 @@ class Pages:
         return -1 if block < 0 else self.find_within(block, key)
 
     def find_within(self, block: int, key: bytes) -> int:
-        """The one page of a block that may have a key, which is not below the first key of the block."""
+        """Return the only page of a block that may contain a key. The key is not below the first key of the block."""
         low, behind = self.starts[block] + 1, self.starts[block + 1]
         if self.keys is not None:
             return bisect_right(self.keys, key, low, behind) - 1
         prefix_bytes = self.prefix_bytes[block]
         if not key.startswith(self.first_keys[block][:prefix_bytes]):
-            return behind - 1  # it is above all keys of the block
+            return behind - 1  # the key is above all keys of the block
         text = key[prefix_bytes:]
         while low < behind:
             middle = (low + behind) >> 1
@@ -265,7 +268,7 @@ class Pages:
         return low - 1
 
     def find_each(self, batch: KeyBatch) -> npt.NDArray[np.int64]:
-        """`find` of some keys, which begin as all keys of the file do (`common_bytes`)."""
+        """As `find`, of some keys that begin with the common prefix of the file (`common_bytes`)."""
         first_keys, keys = self.keys, batch.keys
         if first_keys is None or len(keys) < _FEW_KEYS:
             return np.array(list(map(self.find, keys)))
@@ -274,13 +277,13 @@ class Pages:
         words = batch.words(self.common_bytes)
         numbers: npt.NDArray[np.int64] = self.words.searchsorted(words, side="right")
         numbers -= 1
-        # Where these 8 bytes are equal, others decide.
+        # If these 8 bytes are equal, the following bytes decide.
         for tie in (self.words.take(numbers, mode="clip") == words).nonzero()[0].tolist():
             numbers[tie] = bisect_right(first_keys, keys[tie]) - 1
         return numbers
 
     def entry(self, page: int) -> PageEntry:
-        """What is known of a page. Cost: 0.2 us, before `load` about 1 us."""
+        """Return the entry of a page. Cost: 0.2 us, before `load` about 1 us."""
         if self.keys is not None:
             return read_page_entry(self.octets, PAGE_ENTRY_BYTES * page)
         block, columns = bisect_right(self.starts, page) - 1, self.block_columns
@@ -296,13 +299,13 @@ class Pages:
         )
 
     def entries(self, first: int, behind: int) -> Iterable[PageEntry]:
-        """`entry` of each of the pages [first, behind)."""
+        """As `entry`, of each of the pages [first, behind)."""
         if self.keys is not None:
             return _PAGE_ENTRY.iter_unpack(self.octets[PAGE_ENTRY_BYTES * first : PAGE_ENTRY_BYTES * behind])
         return map(self.entry, range(first, behind))
 
     def take(self, pages: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-        """As `table`, of some pages; of a number below 0 the first."""
+        """As `table`, of some pages. A number below 0 stands for the first page."""
         if self.keys is not None:
             return self.table.take(pages, mode="clip")
         numbers = np.maximum(pages, 0)
@@ -332,36 +335,36 @@ class Pages:
             keys += [prefix + content[start:end] for start, end in pairwise(ends[first:last])]
         self.table = table = self.take(np.arange(len(keys)))
         self.octets = table.view(np.uint8).data
-        self.keys = keys  # last: another thread takes what is there by these
+        self.keys = keys  # last: another thread reads the other attributes once this is set
 
     def as_stored(self) -> Pages:
-        """The same, not loaded."""
+        """Return the same directory, not loaded."""
         return replace(self, search_count=0, keys=None, words=None)
 
 
 def _take(column: memoryview, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Some numbers of a column that is stored at any address: as records, or numpy would copy all of it before."""
+    """Take numbers from a column at any address. Records, because numpy would copy the whole unaligned column first."""
     records = np.frombuffer(column, np.dtype((np.void, column.itemsize)))
     return records.take(places).view(f"<u{column.itemsize}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Everything of a file but its blocks, checked: what an open file is.
+    """An open file: everything of the file except its blocks, checked.
 
-    Of many files nothing is asked but the filter. So index and directory of pages are decoded when something of them is
-    first asked for, which raises `Corruption` if they contradict themselves.
+    Of many files only the filter is used. So index and directory of pages are decoded at the first use of one of their
+    attributes, which raises `Corruption` if they contradict themselves.
     """
 
     filter: Filter
     mapped: memoryview | None
-    """The whole file, where its store can map it."""
+    """The whole file, if its store can map it."""
     size_bytes: int
-    """What it holds in memory, about, decoded."""
+    """Approximate memory of this object, decoded."""
     decode: Callable[[], dict[str, Any]]
-    """Gives what follows, by name."""
+    """Returns the attributes below, by name."""
     first_keys: list[bytes] = field(init=False)
-    """Of each block, ascending."""
+    """First key of each block, ascending."""
     flags: bytes = field(init=False)
     offsets: memoryview = field(init=False)
     lengths: memoryview = field(init=False)
@@ -383,7 +386,7 @@ class Tail:
         return getattr(self, name)
 
     def unload_pages(self) -> None:
-        """Undo `Pages.load`, also one that has just begun. Who reads by what was loaded goes on with it."""
+        """Undo `Pages.load`, even if it has just begun. A reader of the loaded form continues with it."""
         if self.pages is not None:
             object.__setattr__(self, "pages", self.pages.as_stored())
 
@@ -393,7 +396,7 @@ class Tail:
         return len(self.first_keys)
 
     def block(self, number: int) -> BlockEntry:
-        """What the index says of a block."""
+        """Return the entry of a block in the index."""
         return BlockEntry(
             self.offsets[number],
             self.lengths[number],
@@ -407,7 +410,7 @@ class Tail:
         )
 
     def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
-        """What the index says of the blocks [first, last)."""
+        """Yield the entries of the blocks [first, last) in the index."""
         return map(
             BlockEntry,
             self.offsets[first:last].tolist(),
@@ -423,7 +426,7 @@ class Tail:
 
 
 def encode_tail(meta: FileMeta, *, filter_body: bytes, index: pa.RecordBatch, pages: PageColumns) -> bytes:
-    """Filter, index, pages, statistics, footer and trailer, to stand at ``meta.tail_offset``; its size is not read."""
+    """Return the tail: filter, index, pages, statistics, footer and trailer. `meta` does not need its size."""
     fields = {name: getattr(meta, name) for name in Statistics.__struct_fields__}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, INDEX_SCHEMA) as writer:
@@ -446,11 +449,11 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
     """Check and decode the bytes from ``meta.tail_offset`` to the end of the file.
 
     Args:
-        mapped: the whole file, if blocks are to be read there.
+        mapped: the whole file, if blocks will be read there.
 
     Raises:
-        Corruption: they are not what was written, or belong to another file than `meta` tells of.
-        UnsupportedFormat: a newer lakebed wrote them.
+        Corruption: the bytes were changed, or belong to another file than the one that `meta` describes.
+        UnsupportedFormat: a newer lakebed wrote the file.
     """
     if len(body) != meta.size_bytes - meta.tail_offset:
         _corrupt(path, meta.tail_offset + len(body), f"it ends here, and {meta.size_bytes:,} bytes were written to it")
@@ -486,13 +489,13 @@ def decode_tail(body: memoryview, *, meta: FileMeta, path: str, mapped: memoryvi
 
 
 def _estimate_bytes(parts: Mapping[str, memoryview]) -> int:
-    """About what the index takes in memory, decoded; the directory of pages is read where it is stored."""
+    """Return the approximate memory of the decoded index. The directory of pages is read where it is stored."""
     block_count = len(parts["index"]) // _INDEX_ENTRY_BYTES
     return _PYTHON_BYTES_OF_TAIL + len(parts["index"]) + block_count * _PYTHON_BYTES_OF_BLOCK
 
 
 def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -> tuple[Footer, int]:
-    """The footer of the tail of a file of `size_bytes`, and where it begins in the file."""
+    """Return the footer in the tail of a file of `size_bytes`, and its offset in the file."""
     trailer_offset = size_bytes - _TRAILER.size
     if len(body) < _TRAILER.size:
         _corrupt(path, tail_offset, "its tail is too short to be one")
@@ -529,10 +532,10 @@ def _footer(body: memoryview, *, size_bytes: int, tail_offset: int, path: str) -
 
 
 def read_meta(body: memoryview, *, path: str) -> FileMeta:
-    """What a version remembers of a file, from all bytes of the file: for a reader that has no version of it.
+    """Return the entry that a version has of a file, from all bytes of the file: for a reader without such a version.
 
     Raises:
-        Corruption, UnsupportedFormat: as `decode_tail`; that the blocks are whole is not checked.
+        Corruption, UnsupportedFormat: as `decode_tail`. Does not check the blocks.
     """
     footer, footer_offset = _footer(body, size_bytes=len(body), tail_offset=0, path=path)
     section = footer.statistics
@@ -564,14 +567,14 @@ class _Index:
     """The index while it is checked.
 
     Args:
-        body: of its section.
+        body: the bytes of its section.
     """
 
     def __init__(self, body: memoryview, *, meta: FileMeta, path: str, section: Section) -> None:
         self._path, self._offset = path, section.offset
         self._last_key = meta.last_key
         index = self._read(body)
-        # Copies, for what is read stands at any address, and views of numbers want theirs to be even.
+        # Copies, because the bytes may be at any address, and views of numbers need aligned ones.
         self._columns = {
             name: numbers_of(index.column(position)).copy()
             for position, name in enumerate(index.schema.names)
@@ -590,13 +593,13 @@ class _Index:
             self._fail("its blocks are not in the order of their keys")
 
     def pages(self, body: memoryview, *, offset: int) -> Pages:
-        """Check and decode the directory of pages, which stands at `offset`."""
+        """Check and decode the directory of pages, which is at `offset`."""
         block_count = len(self._first_keys)
         count = int.from_bytes(body[:4], "little")
         numbers_end = 4 + 4 * (2 * block_count + 3 * count)
         if len(body) < numbers_end + 8 * count or not count:
             self._fail(f"its directory of pages has {len(body):,} bytes, and {count:,} pages", offset=offset)
-        # In the map of a file these stand at any address. Copies are checked, and go.
+        # In a mapped file these are at any address. Aligned copies are checked and then dropped.
         columns: list[memoryview] = []
         place = 4
         for length in (block_count, block_count, count, count, count):
@@ -636,7 +639,7 @@ class _Index:
         )
 
     def columns(self) -> dict[str, Any]:
-        """What a `Tail` has of each block, by name."""
+        """Return the attributes of a `Tail` that have a value for each block, by name."""
         columns: dict[str, Any] = {f"{name}s": column.data for name, column in self._columns.items() if name != "flags"}
         return {**columns, "flags": self._columns["flags"].tobytes(), "first_keys": self._first_keys}
 
@@ -655,16 +658,16 @@ class _Index:
 
 
 def decode_blocks(tail: Tail, first: int, behind: int, body: memoryview, *, path: str) -> Block:
-    """Check and decode neighbouring blocks, of version 1 only one, as one. It does not hold on to `body`.
+    """Check and decode neighbouring blocks as one; of version 1 only one block. Does not keep `body`.
 
     Args:
-        first, behind: numbers of the first, and of the one behind the last.
-        body: what is stored of them, one after another.
-        path: of the file, for errors.
+        first, behind: numbers of the first block, and of the one behind the last.
+        body: the stored bytes of the blocks, one after another.
+        path: the file's path, for errors.
 
     Raises:
-        Corruption: they are not what was written.
-        UnsupportedFormat: they were compressed in a way that this code does not know.
+        Corruption: the bytes were changed.
+        UnsupportedFormat: the blocks were compressed by a codec that this code does not know.
     Cost: about 50 us, and 1.5 us for each page with LZ4.
     """
     if tail.pages is None:
@@ -713,7 +716,7 @@ def decode_page(tail: Tail, number: int, piece: memoryview, *, path: str) -> byt
 
 
 def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
-    """As `decode_page`, by what `Pages.entry` gives."""
+    """As `decode_page`, given an entry of `Pages.entry`."""
     start, checksum, length, raw_length, _, codec, _ = entry
     if xxh3_64_intdigest(piece, start) != checksum:
         raise damage_error(path, start, "the checksum of a page is wrong")
@@ -727,9 +730,9 @@ def unpack_page(entry: PageEntry, piece: memoryview, *, path: str) -> bytes:
 
 
 def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> tuple[list[bytes | memoryview], int]:
-    """As `decode_page` of each of the neighbouring pages [first, last) of a file that is mapped, with their flags.
+    """As `decode_page`, of each of the neighbouring pages [first, last) of a mapped file.
 
-    Those that are not compressed are not copied. Cost: about 1 us a page, 2 us more with LZ4.
+    Pages that are not compressed are not copied. Cost: about 1 us a page, 2 us more with LZ4.
 
     Returns:
         The pages, and the flags that the blocks of all of them have.
@@ -755,9 +758,9 @@ def read_mapped_pages(tail: Tail, first: int, last: int, *, path: str) -> tuple[
 def decode_pages(
     tail: Tail, numbers: Sequence[int] | npt.NDArray[np.int64], pieces: Sequence[memoryview] | None, *, path: str
 ) -> list[bytes]:
-    """As `decode_page` of each of some pages, at least one; without `pieces` from where they are mapped.
+    """As `decode_page`, of each of at least one page. Without `pieces`, read the pages from the mapped file.
 
-    Cost: about 10 us, and 2 us a page with LZ4.
+    Cost: about 10 us, and 2 us for each page with LZ4.
     """
     pages = tail.pages
     assert pages is not None, "a file without pages has none"
@@ -772,7 +775,7 @@ def decode_pages(
     if sums == checksums and len(codecs) == 1:
         with suppress(KeyError, pa.ArrowException, OSError):
             return unpack_each(pieces, entries["raw_length"].tolist(), codec=codecs.pop())
-    # Each by itself says which of them is wrong.
+    # Decode each page alone to raise the error of the wrong one.
     return [decode_page(tail, int(page), piece, path=path) for page, piece in zip(numbers, pieces, strict=True)]
 
 

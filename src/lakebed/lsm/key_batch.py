@@ -1,7 +1,7 @@
-"""Keys that are looked for together, and what is computed of all of them at once.
+"""Keys that are looked up together, and what is computed for all of them at once.
 
-Owns: the hashes of keys, their bytes as one array where they are equally long, and eight bytes of each as a number, by
-which searches compare keys before they look at the keys themselves. Knows no file. Not thread-safe.
+Owns: the hashes of the keys, their bytes as one array if they are equally long, and eight bytes of each key as a
+number. Searches compare these numbers before they compare whole keys. Does not know files. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lakebed.lsm.filter import hash_keys
 
 WORD_BYTES: Final = 8
-"""Of a key, as one number."""
+"""Bytes of a key that form one number."""
 
 
 class KeyBatch:
@@ -24,10 +24,10 @@ class KeyBatch:
 
     Args:
         keys: may repeat.
-        hashes: theirs, in order (`hash_keys`); None: computed when they are asked for.
+        hashes: the hashes of the keys, in order (`hash_keys`); None: computed at the first use.
 
     Attributes:
-        keys: as they were given.
+        keys: as given.
     """
 
     __slots__ = ("_hashes", "_texts", "keys")
@@ -36,23 +36,23 @@ class KeyBatch:
         self.keys = keys
         self._hashes = hashes
         self._texts: npt.NDArray[np.void] | tuple[()] | None = None
-        """Empty: the keys are not equally long; None: not computed yet."""
+        """Empty: the keys are not equally long. None: not computed yet."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Of the keys, in order."""
+        """The hashes of the keys, in order."""
         if self._hashes is None:
             self._hashes = hash_keys(self.keys)
         return self._hashes
 
     def select(self, places: npt.NDArray[np.int64]) -> KeyBatch:
-        """Those at some places, which ascend."""
+        """Return the keys at some ascending places."""
         if len(places) == len(self.keys):
             return self
-        if len(places) == 1:  # of a block with one of the keys: what it needs is soon computed
+        if len(places) == 1:  # a block with one of the keys: its values are computed quickly
             return KeyBatch([self.keys[places[0]]])
         hashes = None if self._hashes is None else self._hashes.take(places)
         some = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), hashes)
@@ -61,21 +61,21 @@ class KeyBatch:
         return some
 
     def slice(self, low: int, high: int) -> KeyBatch:
-        """Those at [low, high)."""
+        """Return the keys at [low, high)."""
         if high - low == len(self.keys):
             return self
         return KeyBatch(self.keys[low:high], None if self._hashes is None else self._hashes[low:high])
 
     @property
     def texts(self) -> npt.NDArray[np.void] | None:
-        """The bytes of the keys, one element a key; None when they are not equally long."""
+        """The bytes of the keys, one element for each key; None if the keys are not equally long."""
         if self._texts is None:
             widths = set(map(len, self.keys))
             self._texts = np.frombuffer(b"".join(self.keys), _kind_of(widths.pop())) if len(widths) == 1 else ()
         return self._texts if isinstance(self._texts, np.ndarray) else None
 
     def words(self, start: int) -> npt.NDArray[np.uint64]:
-        """Bytes [start, start + 8) of each key as a big-endian number, zero behind its end."""
+        """Return the bytes [start, start + 8) of each key as a big-endian number, padded with zeros behind its end."""
         texts = self.texts
         if texts is None or texts.itemsize < start + WORD_BYTES:
             return words_of(self.keys, start)
@@ -94,7 +94,7 @@ def words_of(keys: Sequence[bytes], start: int) -> npt.NDArray[np.uint64]:
 
 
 def words_at(content: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """As `words_of`, of texts that stand in `content`, at least one; behind their ends others may begin."""
+    """As `words_of`, of at least one text in `content`. Behind the end of a text another text may begin."""
     text = content + bytes(WORD_BYTES)
     words = np.ndarray((len(text) - WORD_BYTES + 1,), ">u8", text, strides=(1,))[starts].astype(np.uint64)
     if int(lengths.min()) < WORD_BYTES:
@@ -104,20 +104,20 @@ def words_at(content: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray
 
 
 def count_common(left: bytes, right: bytes) -> int:
-    """How many bytes two keys begin with in common."""
+    """Return the length of the common prefix of two keys, in bytes."""
     count = min(len(left), len(right))
     difference = int.from_bytes(left[:count], "big") ^ int.from_bytes(right[:count], "big")
     return count - (difference.bit_length() + 7) // 8
 
 
 def records_at(content: bytes | memoryview, width: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    """The `width` bytes that stand at each of the places, one element each."""
+    """Return the `width` bytes at each of the places, one element for each place."""
     size_bytes = memoryview(content).nbytes
     return np.ndarray((size_bytes - width + 1,), _kind_of(width), content, strides=(1,))[places]
 
 
 def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[bytes]:
-    """The bytes of [start, end) of each. Cost: about 0.05 us each if they are equally long, 0.2 us otherwise."""
+    """Return the bytes of each range [start, end). Cost: about 0.05 us each if they are equally long, else 0.2 us."""
     lengths = ends - starts
     width = int(lengths[0])
     if width and np.count_nonzero(lengths == width) == len(lengths):
@@ -129,5 +129,5 @@ def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.ND
 
 @lru_cache(1024)
 def _kind_of(width: int) -> np.dtype[np.void]:
-    """Elements of so many bytes, at least one."""
+    """The type of elements of `width` bytes, >= 1."""
     return np.dtype((np.void, width))

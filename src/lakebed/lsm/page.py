@@ -1,11 +1,15 @@
-"""A page: rows of a block that are stored, checked and read by themselves, about 4 KiB before compression. Pure.
+"""A page: rows of a block that are stored, checked and read separately, about 4 KiB before compression. Pure.
 
 Owns: the bytes of a page (`docs/format/sorted-file.md` defines every one), finding a key in one page, and forming one
-Arrow record batch of many pages. Invariants: rows are sorted by (key ascending, sequence descending); all rows that a
-block has of one key are in one page; of a page that contradicts itself nothing is returned.
+Arrow record batch of many pages.
 
-A key is found by a search for its bytes among those of all keys of the page, one call into C, and then by a
-look whether a row begins where they were found: no Python object is made but for the row that is returned.
+Invariants:
+- Rows are sorted by (key ascending, sequence descending).
+- All rows of a key in one block are in one page.
+- Nothing is returned from a page that contradicts itself.
+
+One call into C searches for the bytes of a key among those of all keys of the page. Then it is checked whether a row
+begins where the bytes were found. No Python object is made except for the row that is returned.
 """
 
 from __future__ import annotations
@@ -29,9 +33,9 @@ from lakebed.lsm.columns import ends_of, flags_of, indices_of, numbers_of
 from lakebed.lsm.model import ROW_SCHEMA, ROWS_DECIDE, Kind, Row, RowsDecide
 
 PAGE_BYTES: Final = 4096
-"""Of a page before compression: rows that begin in one such stretch of a block are one page."""
+"""Size of a page before compression. Rows that begin in the same stretch of this size in a block form one page."""
 
-# Everything to the next empty line is on disk: DO NOT CHANGE.
+# Everything up to the next empty line is on disk: DO NOT CHANGE.
 _HEADER: Final = struct.Struct("<IIIIQ")  # flags, rows, bytes of keys, bytes of values, smallest sequence
 _HEADER_TYPE: Final = np.dtype([("flags", "<u4"), ("rows", "<u4"), ("keys", "<u4"), ("values", "<u4"), ("base", "<u8")])
 _NARROW: Final = np.dtype([("key", "<u2"), ("value", "<u2"), ("sequence", "<u4")])
@@ -42,7 +46,7 @@ _HAS_ENDS: Final = 4
 
 PAGE_HEADER_BYTES: Final = _HEADER.size
 _HEAD: Final = struct.Struct("<IIII")
-"""The header without the sequence."""
+"""The header without its sequence."""
 _HEADER_PLACES: Final = np.arange(PAGE_HEADER_BYTES)
 _NARROW_ROW: Final = struct.Struct("<HHI")
 _WIDE_ROW: Final = struct.Struct("<IIQ")
@@ -52,29 +56,29 @@ _NARROW_SPAN_MAX: Final = (1 << 32) - 1
 
 _FRAME_MAGIC: Final = b"\x04\x22\x4d\x18"
 _FRAME_OF_SEPARATE_BLOCKS: Final = 0x60
-"""Version 1, each block by itself, no checksums, no size of the whole."""
+"""Version 1, independent blocks, no checksums, no content size."""
 _FRAME_CODES: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _FRAME_STORED: Final = 1 << 31
 _FRAME_END: Final = bytes(4)
 _FRAMES: Final = pa.Codec("lz4")
 _PREFIX_TYPE: Final = np.dtype([("length", "<i8"), ("frame", "S7"), ("block", "<u4")])
-"""In front of the block of a compressed buffer of Arrow."""
+"""What precedes the block in a compressed buffer of Arrow."""
 _ARROW_BLOCK_BYTES: Final = _FRAME_CODES[4]
-"""Arrow's frames have blocks of at most so many bytes."""
+"""Largest block in Arrow's frames."""
 _PACK_AT_ONCE_MIN: Final = 16
-"""Fewer pages are compressed one by one: a message takes as long as ten."""
+"""Fewer pages are compressed one by one: a message takes as long as ten pages."""
 _PAGES_SCHEMA: Final = pa.schema([("pages", pa.binary_view())])
 _ONE_VIEW: Final = pa.py_buffer(bytes(16))
 _PACKED_BY_ONE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 _SAVED_SHARE: Final = 32
-"""Of a page, as a divisor: what compression makes smaller by less is stored as it is, and read without a copy."""
+"""A page is stored uncompressed, and read without a copy, if compression saves less than its length divided by this."""
 
 _FALSE_MATCHES_MAX: Final = 8
-"""Places where the bytes of a key stand and no such key begins, before the rows are bisected instead."""
+"""Most places with the bytes of a key at which no such key begins. After these the rows are bisected instead."""
 
 _EQUAL_ROWS_MAX: Final = 1024
-"""A page of more rows is not read by one call, for what reads it is kept."""
+"""A page of more rows is not read by one call, because the reader of a layout is kept."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -82,9 +86,9 @@ _ZEROS: Final = pa.py_buffer(bytes(128 << 10))
 _BINARY, _LARGE_BINARY, _UINT8, _UINT64, _INT64 = pa.binary(), pa.large_binary(), pa.uint8(), pa.uint64(), pa.int64()
 _NO_BYTES: Final = pa.py_buffer(b"")
 _NOTHING: Final = pa.Array.from_buffers(_LARGE_BINARY, 1, [None, _ZEROS, _ZEROS])[0]
-"""No bytes. Arrow's own way from Python to a scalar loads pandas, as `lakebed.lsm.columns` says."""
+"""An empty value. Arrow's own conversion from Python to a scalar loads pandas; see `lakebed.lsm.columns`."""
 _OFFSET_MAX: Final = (1 << 31) - 1
-"""Of Arrow's binary columns."""
+"""Largest offset in Arrow's binary columns."""
 _new_row: Final = tuple.__new__
 _read_u16: Final = struct.Struct("<H").unpack_from
 _read_u32: Final = struct.Struct("<I").unpack_from
@@ -93,14 +97,14 @@ _read_header: Final = _HEADER.unpack_from
 _read_head: Final = _HEAD.unpack_from
 _read_narrow: Final = _NARROW_ROW.unpack_from
 _read_two: Final = struct.Struct("<HHIHH").unpack_from
-"""A row of a page that is not wide, and where the next one begins."""
+"""Read a row of a page that is not wide, and the start of the next row."""
 
 
 class BadPageError(Exception):
-    """A page contradicts itself; its reader knows where it is and raises `Corruption`.
+    """A page contradicts itself. The reader of the page knows its place in the file, and raises `Corruption`.
 
     Attributes:
-        place: which of several pages that were read together.
+        place: index of the page among the pages that were read together.
     """
 
     def __init__(self, place: int = 0) -> None:
@@ -109,11 +113,11 @@ class BadPageError(Exception):
 
 
 def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """The bytes of neighbouring pages, one after another, and of each how many it has; nothing is compressed yet.
+    """Return the bytes of neighbouring pages, one after another and not compressed, and the length of each page.
 
     Args:
         batch: rows of `ROW_SCHEMA`, sorted; at most 2 GiB of keys and of values.
-        starts: at which rows pages begin, ascending; the first is 0.
+        starts: the rows with which pages begin, ascending; the first is 0.
 
     Cost: about 0.5 us a page, and a copy.
     """
@@ -167,19 +171,19 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
 
 
 def _texts(offsets: npt.NDArray[Any], content: pa.Buffer | None) -> pa.LargeBinaryArray:
-    """What lies between neighbouring offsets of a buffer."""
+    """Return the texts between neighbouring offsets of a buffer."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int64)), content or _ZEROS]
     return pa.Array.from_buffers(_LARGE_BINARY, len(offsets) - 1, buffers, 0)
 
 
 def pack_pages(content: pa.Buffer, lengths: Sequence[int], *, compression: Compression | None) -> list[memoryview]:
-    """What is stored of neighbouring pages: a page that compression hardly makes smaller is stored as it is.
+    """Return the stored form of neighbouring pages: compressed, unless this saves hardly anything.
 
     Args:
         content: the pages, one after another.
-        lengths: of each.
+        lengths: the length of each page.
 
-    Cost: that of the compression. With LZ4 all pages are compressed by one call, in which no Python code runs.
+    Cost: that of the compression. With LZ4 one call compresses all pages, and runs no Python code.
     """
     bounds = list(accumulate(lengths, initial=0))
     view = memoryview(content)
@@ -199,13 +203,13 @@ def pack_pages(content: pa.Buffer, lengths: Sequence[int], *, compression: Compr
 
 
 def _pack_at_once(content: pa.Buffer, bounds: Sequence[int], lengths: Sequence[int]) -> list[memoryview] | None:
-    """LZ4 blocks of some pages, by the one call that Arrow has for many: as the buffers of a column of a message.
+    """Compress pages to LZ4 blocks by Arrow's only call for many buffers: as the buffers of a column of a message.
 
     Returns:
-        None when a page is too long for one block, or when the message is not as it is read here.
+        None if a page is too long for one block, or if the message has another form than expected.
 
     Source: Arrow Columnar Format 1.5: a compressed buffer is its length before compression and an LZ4 frame, here of
-    one block; the frame is a header of 7 bytes, the length of the block, the block, and an end mark.
+    one block. The frame is a header of 7 bytes, the length of the block, the block, and an end mark.
     """
     if max(lengths) > _ARROW_BLOCK_BYTES:
         return None
@@ -217,7 +221,7 @@ def _pack_at_once(content: pa.Buffer, bounds: Sequence[int], lengths: Sequence[i
     messages.read_next_message()  # the schema
     message = messages.read_next_message()
     body = memoryview(message.body)
-    places = _read_buffer_places(message.metadata)[2:]  # behind validity and views
+    places = _read_buffer_places(message.metadata)[2:]  # after validity and views
     if len(places) != len(lengths) or int(places.sum(axis=1).max()) > len(body):
         return None
     starts, ends = places[:, 0] + _PREFIX_TYPE.itemsize, places[:, 0] + places[:, 1] - len(_FRAME_END)
@@ -234,14 +238,15 @@ def _pack_at_once(content: pa.Buffer, bounds: Sequence[int], lengths: Sequence[i
 
 
 def _read_buffer_places(metadata: pa.Buffer) -> npt.NDArray[np.int64]:
-    """Where the buffers of a record batch are in the body of its message: of each start and length.
+    """Return the start and length of each buffer of a record batch in the body of its message.
 
-    Source: Message.fbs and Schema.fbs of Arrow, by the internals of FlatBuffers: a table begins with the distance back
-    to its list of fields, which has at 4 + 2 n where field n is in the table; that is how far away its value is.
+    Source: Message.fbs and Schema.fbs of Arrow, and the internals of FlatBuffers: a table begins with the distance back
+    to its list of fields. The list has at 4 + 2 n the offset of field n in the table. There is the distance to the
+    field's value.
     """
     view = memoryview(metadata)
     (at,) = _read_u32(view, 0)
-    for number in (2, 2):  # the header of the message, a record batch; its buffers
+    for number in (2, 2):  # the message's header, which is a record batch; then the batch's buffers
         (distance,) = _read_i32(view, at)
         at += _read_u16(view, at - distance + 4 + 2 * number)[0]
         at += _read_u32(view, at)[0]
@@ -252,12 +257,12 @@ def _read_buffer_places(metadata: pa.Buffer) -> npt.NDArray[np.int64]:
 def unpack_pages(
     body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, codec: int
 ) -> bytes | pa.Buffer:
-    """Neighbouring pages as they were before compression, one after another.
+    """Return neighbouring pages as they were before compression, one after another.
 
     Args:
-        body: what is stored of them and perhaps of others.
-        bounds: where each page begins there, and where the last one ends.
-        raw_lengths, codec: as for `unpack_each`, which says what is raised.
+        body: the stored bytes of these pages and perhaps of others.
+        bounds: the offset of each page there, and the end of the last one.
+        raw_lengths, codec: as for `unpack_each`, which also lists the errors.
     """
     lengths = bounds[1:] - bounds[:-1]
     if codec == NOT_COMPRESSED:
@@ -272,15 +277,15 @@ def unpack_pages(
 
 
 def unpack_each(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, codec: int) -> list[bytes]:
-    """Each of some pages as it was before compression.
+    """Return each of some pages as it was before compression.
 
     Args:
-        pieces: what is stored of each, at least one.
-        raw_lengths: before compression; one that compression made no smaller was stored as it is.
+        pieces: the stored bytes of each page, at least one.
+        raw_lengths: lengths before compression. A page of this stored length was not compressed.
 
     Raises:
-        KeyError: the codec is not known.
-        OSError, pa.ArrowException: they cannot be decompressed.
+        KeyError: the codec is unknown.
+        OSError, pa.ArrowException: the pages cannot be decompressed.
     """
     if codec == NOT_COMPRESSED:
         return list(map(bytes, pieces))
@@ -292,41 +297,41 @@ def unpack_each(pieces: Sequence[memoryview], raw_lengths: Sequence[int], *, cod
 
 
 def _frame_code(size_bytes: int) -> int | None:
-    """How an LZ4 frame says that its blocks have at most so many bytes; None: none may have so many."""
+    """Return the code in an LZ4 frame for blocks of at most this many bytes; None: no code allows so many."""
     return next((code for code, limit in _FRAME_CODES.items() if size_bytes <= limit), None)
 
 
 def _unpack_as_frame(
     body: memoryview, bounds: npt.NDArray[np.int64], raw_lengths: npt.NDArray[np.int64], *, code: int
 ) -> pa.Buffer:
-    """Decompress LZ4 blocks by one call, in which no Python code runs, as the blocks of a frame that is made here.
+    """Decompress LZ4 blocks by one call, which runs no Python code. The blocks are put into a frame that is made here.
 
-    Source: LZ4 Frame Format 1.6: magic number, descriptor with a byte of its checksum, blocks behind their sizes, of
-    which the highest bit is set where a block is not compressed, end mark.
+    Source: LZ4 Frame Format 1.6: magic number, descriptor with a byte of its checksum, blocks, each preceded by its
+    size, end mark. The highest bit of a size is set if the block is not compressed.
     """
     descriptor = bytes((_FRAME_OF_SEPARATE_BLOCKS, code << 4))
     header = _FRAME_MAGIC + descriptor + bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))
     lengths = bounds[1:] - bounds[:-1]
     sizes = lengths.astype("<u4")
     sizes[lengths == raw_lengths] |= _FRAME_STORED
-    # Each size and its block are joined; so are the header and the end mark, each with nothing.
+    # Join each size and its block. The header and the end mark are also joined, each with an empty text.
     size_bounds = np.arange(len(header) - 4, len(header) + 4 * len(sizes) + 5, 4)
     size_bounds[0] = 0
     block_bounds = np.concatenate([bounds[:1], bounds, bounds[-1:]])
     marks = _texts(size_bounds, pa.py_buffer(header + sizes.tobytes() + _FRAME_END))
     frame = pc.binary_join_element_wise(marks, _texts(block_bounds, pa.py_buffer(body)), _NOTHING)
-    # From Arrow's pool, which uses memory again: bytes of this size may have pages of their own, made for each call.
+    # Use Arrow's pool, which reuses memory: a bytes object of this size may get new pages of memory for each call.
     return _FRAMES.decompress(frame.buffers()[2], int(raw_lengths.sum()))
 
 
 def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes | RowsDecide | None:
-    """The value of a key whose newest row is a PUT that does not end.
+    """Return the value of a key whose newest row is a PUT that does not expire.
 
     Args:
         sequence: as for `find_rows`.
 
     Returns:
-        None when the key is not in the page; `ROWS_DECIDE` when `find_rows` has to tell.
+        None if the key is not in the page; `ROWS_DECIDE` if the caller has to use `find_rows`.
     Raises `BadPageError`. Cost: about 0.7 us.
     """
     flags, count, key_bytes, value_bytes, base = _read_header(page)
@@ -339,7 +344,7 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
     place = page.find(key, keys_at, values_at) - keys_at
     if place < 0:
         return None
-    # Where keys are equally long, the place says which row it is.
+    # If keys are equally long, the place determines the row.
     row = place * count // (key_bytes or 1)
     if row + 1 < count:
         start, value_start, number, end, value_end = _read_two(page, PAGE_HEADER_BYTES + 8 * row)
@@ -356,16 +361,16 @@ def find_value(page: bytes, key: bytes, *, sequence: int | None = None) -> bytes
 def find_values(
     pages: Sequence[bytes], keys: Sequence[bytes], places: Sequence[int], values: dict[bytes, bytes]
 ) -> list[tuple[bytes, int]]:
-    """`find_value` of many keys, each in one of some pages.
+    """As `find_value`, of many keys, each in one of some pages.
 
     Args:
         keys: none is empty.
-        places: of each key in which of the pages it may be.
+        places: for each key the index of the page that may contain it.
         values: receives the values.
 
     Returns:
-        The keys that are left, with their places: rows have to tell, or the page contradicts itself.
-    Cost: about 1.2 us a key; a call to `find_value` for each would add a tenth.
+        The remaining keys, with their places: their rows decide, or the page contradicts itself.
+    Cost: about 1.2 us a key. A call of `find_value` for each key would take a tenth longer.
     """
     left: list[tuple[bytes, int]] = []
     for key, place in zip(keys, places, strict=True):
@@ -393,13 +398,13 @@ def find_values(
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
-    """Rows of one key, newest first, down to the first that is not a MERGE.
+    """Return the rows of one key, newest first, down to the first that is not a MERGE.
 
     Args:
-        sequence: rows above it are passed over; None: none is.
+        sequence: skip rows above this sequence; None: skip no row.
 
     Returns:
-        The rows, and whether more of them may be in the next block, if this page is the last of its own.
+        The rows, and whether more of them may be in the next block, if this is the last page of its block.
     Raises `BadPageError`. Cost: about 1 us.
     """
     flags, count, key_bytes, value_bytes, base = _read_header(page)
@@ -425,7 +430,7 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
 
 
 def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
-    """As `find_rows`, of any page."""
+    """As `find_rows`, of a page with any flags."""
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     read, width = (_WIDE_ROW.unpack_from, 16) if flags & _IS_WIDE else (_read_narrow, 8)
     kinds_at = PAGE_HEADER_BYTES + width * count
@@ -458,7 +463,7 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
 
 
 def rows_of_page(page: bytes) -> list[Row]:
-    """All rows of a page, in its order. Raises `BadPageError`. Cost: about 1 us, and 0.5 us a row."""
+    """Return all rows of a page, in its order. Raises `BadPageError`. Cost: about 1 us, and 0.5 us a row."""
     flags, count, key_bytes, value_bytes, base = _read_header(page)
     reader = _WIDE_ROW if flags & _IS_WIDE else _NARROW_ROW
     kinds_at = PAGE_HEADER_BYTES + reader.size * count
@@ -492,14 +497,15 @@ def rows_of_page(page: bytes) -> list[Row]:
 
 
 def add_pairs(pages: Sequence[bytes | memoryview], keys: list[bytes], values: list[bytes]) -> None:
-    """Add keys and values of all rows of some pages, in their order.
+    """Add the keys and values of all rows of some pages, in their order.
 
-    Raises `BadPageError`. Cost: about 1 us a page, and 0.05 us a row where keys and values are equally long, else 0.25.
+    Raises `BadPageError`. Cost: about 1 us a page, and for each row 0.05 us if keys and values are equally long, else
+    0.25 us.
     """
     read, size_bytes, head, values_at = _NO_LAYOUT
     head_length = len(head)
     for place, page in enumerate(pages):
-        # Most pages are as the one before: then one call reads them, and one comparison says that they are.
+        # Most pages have the layout of the page before. Then one call reads the page, and one comparison proves it.
         fields = read(page) if len(page) == size_bytes else ()
         if fields[:head_length] != head:
             if len(page) < PAGE_HEADER_BYTES:
@@ -537,7 +543,7 @@ def _add_pairs(page: bytes, keys: list[bytes], values: list[bytes]) -> None:
 
 
 def find_among_all(pages: Sequence[bytes], keys: Sequence[bytes], values: dict[bytes, bytes]) -> None:
-    """Add the values of some keys of pages of which every row is a PUT that does not end and the only one of its key.
+    """Add the values of some keys. Every row of the pages is a PUT that does not expire, and the only row of its key.
 
     Raises `BadPageError`. Cost: as `add_pairs` of all pages, and 0.1 us a key.
     """
@@ -550,23 +556,23 @@ def find_among_all(pages: Sequence[bytes], keys: Sequence[bytes], values: dict[b
 
 
 _Layout = tuple[Callable[[Buffer], tuple[Any, ...]], int, tuple[int, ...], int]
-"""What reads a page by one call; the length of the page; what it has to read first; and the number of the first value
-among what it reads. The first are the fields of the head and of each row where its key and value begin, as one number;
-behind them come the keys, and then the values."""
+"""A function that reads a page in one call; the length of the page; the values that it must read first; and the index
+of the first value in its result. The values that come first are the fields of the head, and for each row the places of
+its key and value as one number. They are followed by the keys and then by the values."""
 
 _NO_LAYOUT: Final[_Layout] = (struct.Struct("").unpack, -1, (-1,), 0)
-"""Of pages that are not read by one call: no page has this length."""
+"""The layout of pages that cannot be read by one call. No page has this length."""
 
 
 @lru_cache(1024)
 def _layout_of(head: tuple[int, int, int, int]) -> _Layout:
-    """How to read a page whose keys are equally long, and its values too, by one call.
+    """Return how to read a page whose keys are all equally long, and whose values are too, by one call.
 
     Args:
         head: the first four fields of the page.
 
     Returns:
-        `_NO_LAYOUT` where the lengths cannot be equal.
+        `_NO_LAYOUT` if the lengths cannot be equal.
     """
     flags, count, key_bytes, value_bytes = head
     if flags or not count or key_bytes % count or value_bytes % count or count > _EQUAL_ROWS_MAX:
@@ -579,18 +585,18 @@ def _layout_of(head: tuple[int, int, int, int]) -> _Layout:
 
 @cache
 def _read_places(count: int) -> Callable[[Buffer, int], tuple[int, ...]]:
-    """What reads the fields of so many rows that are not wide, two bytes at a time."""
+    """Return a reader of the fields of `count` rows that are not wide, two bytes at a time."""
     return struct.Struct(f"<{4 * count}H").unpack_from
 
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:
-    """The first row whose key is `key`; if there is none, the count of rows."""
+    """Return the first row whose key is `key`; the count of rows if there is none."""
     count, length, at = len(starts), len(key), keys_at - 1
     for _ in range(_FALSE_MATCHES_MAX):
         at = page.find(key, at + 1, values_at)
         if at < 0:
             return count
-        # Only empty keys begin where another does: they are the first ones, and the one behind them begins there too.
+        # Only empty keys begin where another key does. They are the first, and the next key begins there too.
         row = bisect_right(starts, at - keys_at) - 1 if length else 0
         if starts[row] == at - keys_at:
             end = starts[row + 1] if row + 1 < count else values_at - keys_at
@@ -606,7 +612,7 @@ def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, val
 
 
 def batch_of_run(content: bytes | pa.Buffer, raw_lengths: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """The rows of neighbouring pages, at least one, which follow each other in `content`, as one batch of `ROW_SCHEMA`.
+    """Return the rows of neighbouring pages, at least one, as one batch of `ROW_SCHEMA`. The pages are contiguous.
 
     Raises `BadPageError`. Cost: about 40 us, and 1 us a page.
     """
@@ -625,7 +631,7 @@ def batch_of_run(content: bytes | pa.Buffer, raw_lengths: npt.NDArray[np.int64])
     values_at = keys_at + key_bytes
     if not counts.all() or not np.array_equal(values_at + value_bytes, ends):
         raise BadPageError
-    # Header, rows, keys and values of each page are texts that follow each other: Arrow takes every fourth by one call.
+    # Header, rows, keys and values of each page are four texts in sequence. Arrow takes every fourth text by one call.
     bounds = np.empty(4 * len(starts) + 1, np.int64)
     bounds[0:-1:4], bounds[1::4], bounds[2::4], bounds[3::4], bounds[-1] = starts, tops_at, keys_at, values_at, ends[-1]
     parts = _texts(bounds, pa.py_buffer(content))
@@ -647,7 +653,7 @@ def batch_of_run(content: bytes | pa.Buffer, raw_lengths: npt.NDArray[np.int64])
 
 
 def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
-    """The rows of neighbouring pages, at least one, as one batch of `ROW_SCHEMA`.
+    """Return the rows of neighbouring pages, at least one, as one batch of `ROW_SCHEMA`.
 
     Raises `BadPageError`. Cost: about 20 us, and 0.5 us a page.
     """
@@ -678,12 +684,12 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
 
 
 def _special_bytes(flags: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """Bytes a row of what only some pages have."""
+    """Return the bytes for each row of the columns that only some pages have."""
     return np.where(flags & _HAS_KINDS, 1, 0) + np.where(flags & _HAS_ENDS, 9, 0)
 
 
 def _join_wide(fixed: Sequence[bytes], flags: Sequence[int]) -> npt.NDArray[Any]:
-    """The rows of pages of which some may be wide."""
+    """Return the rows of pages, of which some may be wide."""
     parts = [
         np.frombuffer(text, _WIDE if flag & _IS_WIDE else _NARROW) for text, flag in zip(fixed, flags, strict=True)
     ]
@@ -693,7 +699,7 @@ def _join_wide(fixed: Sequence[bytes], flags: Sequence[int]) -> npt.NDArray[Any]
 def _binary(
     starts: npt.NDArray[Any], bases: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], content: Buffer
 ) -> pa.BinaryArray:
-    """A binary array of contents that were joined: `starts` count from where each of them begins, `bases`."""
+    """Return a binary array of joined contents. `starts` are relative to the beginning of each content, in `bases`."""
     offsets = np.empty(len(starts) + 1, np.int32)
     offsets[:-1] = starts
     offsets[:-1] += np.repeat(bases.astype(np.int32), counts)
@@ -709,7 +715,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _nulls(count: int) -> pa.Array:
-    """As many ends that are none: of one buffer for all, like zeros, while they fit in."""
+    """Return a column of `count` ends that are null. All use one buffer, like zeros, if it is long enough."""
     if 8 * count > _ZEROS.size:
         return pa.nulls(count, _INT64)
     buffers = [_ZEROS.slice(0, (count + 7) // 8), _ZEROS.slice(0, 8 * count)]

@@ -1,11 +1,11 @@
-"""The order of rows: keys ascending as unsigned bytes, of one key the newest first.
+"""The order of rows: keys ascending as unsigned bytes; rows of one key by descending sequence, the newest first.
 
-Owns: sorting by that order, and finding a key in a sorted column. Invariants: the order is exact whatever the keys are
-(prefixes of one another, trailing zero bytes, any length); numbers of 8 bytes are only a faster way to it.
+Owns: sorting rows in this order, and finding a key in a sorted column. Invariant: the order is exact for all keys:
+prefixes of one another, trailing zero bytes, any length. Numbers of 8 bytes only make sorting faster.
 
-How: a window of bytes of every key becomes an unsigned number, the numbers are sorted, and only rows that are still
-equal continue with the next bytes behind their group's number, until lengths and at last sequences decide. Bytes that
-all keys have in common are skipped first.
+How it works: a window of bytes of every key becomes an unsigned number, and the numbers are sorted. Only rows that are
+still equal continue, with their group's number followed by the next bytes, until lengths and finally sequences decide.
+Bytes that all keys have in common are skipped first.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ WORD_BYTES: Final = 8
 WORD_BITS: Final = 64
 
 _SHORT_BYTES_MAX: Final = 32
-"""Up to this length the words of keys are few, and always sorted in less time than Python looks at each key."""
+"""Up to this length keys have few words, which are always sorted faster than Python compares the keys one by one."""
 _STRAY_SHARE: Final = 16
-"""Of so many rows all but one in one ascending run: Python's sort is the faster one."""
+"""If all rows but at most one in this many are in one ascending run, Python's sort is faster."""
 _PROBE_COUNT: Final = 32
 _PROBE_BREAKS_MAX: Final = 2
-"""Of keys far apart: whether there may be such a run is known in some microseconds."""
+"""Most breaks among a few probes if there may be such a run. The probes take some microseconds."""
 
 
 class KeyColumn:
-    """Bytes of a binary column where numpy can reach them. Shares the column's memory, but for 8 bytes at its end.
+    """Bytes of a binary column in a form for numpy. Shares the column's memory, except for 8 bytes at its end.
 
-    Cost: about 3 us to make, whatever the size, plus a copy of the keys for `words`.
+    Cost: about 3 us to make, for any size, plus a copy of the keys for `words`.
     """
 
     __slots__ = ("_heap", "_padded", "count", "offsets")
@@ -57,12 +57,12 @@ class KeyColumn:
         self._padded: npt.NDArray[np.uint64] | None = None
 
     def __getitem__(self, index: int) -> bytes:
-        """The key at `index`, which must be in range."""
+        """Return the key at `index`, which must be in range."""
         offsets = self.offsets
         return bytes(self._heap[offsets[index] : offsets[index + 1]])
 
     def lower_bound(self, key: bytes) -> int:
-        """In a sorted column: how many keys are smaller than `key`. Cost: log2(count) comparisons of 0.3 us."""
+        """Return how many keys of a sorted column are smaller than `key`. Cost: log2(count) comparisons of 0.3 us."""
         low, high = 0, self.count
         offsets, heap = self.offsets, self._heap
         while low < high:
@@ -74,7 +74,11 @@ class KeyColumn:
         return low
 
     def words(self, rows: Indices | None, depth: int) -> Words:
-        """Bytes [depth, depth + 8) of the keys of `rows` (None: of all) as big-endian numbers, zero behind the end."""
+        """Return the bytes [depth, depth + 8) of the keys of `rows` as big-endian numbers, padded with zeros.
+
+        Args:
+            rows: None: all.
+        """
         if self._padded is None:
             first, last = int(self.offsets[0]), int(self.offsets[-1])
             padded = np.zeros(last - first + WORD_BYTES, np.uint8)
@@ -95,18 +99,18 @@ class KeyColumn:
 
 
 def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | None:
-    """In which order the rows are sorted.
+    """Return the order in which the rows are sorted.
 
     Args:
         rows: columns ``key`` (binary) and ``sequence`` (uint64), in any order.
-        log: the keys of the rows as Python has them, if the rows are in the order of their sequences.
+        log: the keys of the rows as Python objects, if the rows are in the order of their sequences.
 
     Returns:
-        Indices for ``take``: keys ascending, of one key the largest sequence first; None when the rows are sorted
-        already and every key is there once, as after writes in the order of keys.
+        Indices for ``take``: keys ascending; rows of one key by descending sequence. None if the rows are already
+        sorted and no key repeats, as after writes in the order of keys.
 
-    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for long keys with prefixes that are not common to all.
-    With the `log`, 0.1 us for long keys that were written in ascending order, but for a few.
+    Cost: about 0.1 us a row for random keys of 16 bytes, 1 us for long keys with prefixes that only some keys share.
+    With `log`, 0.1 us for long keys of which nearly all were written in ascending order.
     """
     count = rows.num_rows
     if count < 2:
@@ -114,7 +118,7 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
     keys = KeyColumn(rows.column("key"))
     lengths = np.diff(keys.offsets)
     if len(log) == count and int(lengths.max()) > _SHORT_BYTES_MAX:
-        # Python's sort takes a run as it is, and leaves equal keys in the order they have here: the newest first.
+        # Python's sort detects runs and keeps the order of equal keys, which is reversed here: the newest first.
         run_count = _longest_run(log)
         if run_count == count:
             return None
@@ -150,7 +154,7 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
 
 
 def _longest_run(keys: Sequence[bytes]) -> int:
-    """How many neighbouring keys ascend, where that are most of them; else perhaps 0."""
+    """Return the length of the longest ascending run of keys. May return 0 unless nearly all keys are in it."""
     probes = keys[:: 1 + len(keys) // _PROBE_COUNT]
     if sum(map(ge, probes, islice(probes, 1, None))) > _PROBE_BREAKS_MAX:
         return 0
@@ -159,7 +163,7 @@ def _longest_run(keys: Sequence[bytes]) -> int:
 
 
 def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
-    """The first 8 bytes in which the keys differ, and how many bytes before them are common to all."""
+    """Return how many bytes all keys have in common, and the first 8 bytes in which the keys differ."""
     depth = 0
     while True:
         words = keys.words(None, depth)
@@ -171,7 +175,7 @@ def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
 
 
 def _find_ties(codes: Words) -> npt.NDArray[np.bool_]:
-    """Which of the sorted codes equal a neighbour's."""
+    """Return which of the sorted codes are equal to a neighbour."""
     same = codes[1:] == codes[:-1]
     tied = np.zeros(len(codes), np.bool_)
     tied[1:] = same
@@ -180,7 +184,7 @@ def _find_ties(codes: Words) -> npt.NDArray[np.bool_]:
 
 
 def _group_numbers(codes: Words, at: Indices) -> Words:
-    """The groups of equal codes at these sorted positions, numbered from zero."""
+    """Return the groups of equal codes at these sorted positions, numbered from zero."""
     codes_in_order = codes[at]
     numbers = np.zeros(len(at), np.uint64)
     np.cumsum(codes_in_order[1:] != codes_in_order[:-1], out=numbers[1:])
@@ -188,7 +192,7 @@ def _group_numbers(codes: Words, at: Indices) -> Words:
 
 
 def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[np.bool_]]:
-    """Sorted codes of some positions, and which of them are tied, laid out over all positions."""
+    """Spread the sorted codes of some positions, and which of them are tied, over all positions."""
     everywhere = np.zeros(count, np.uint64)
     everywhere[at] = codes
     tied = np.zeros(count, np.bool_)
@@ -197,7 +201,7 @@ def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[n
 
 
 def _newest_first(rows: pa.RecordBatch, rows_left: Indices, groups: Words) -> Indices:
-    """How to sort rows of equal keys within their groups."""
+    """Return how to sort rows of equal keys within their groups."""
     sequences: Words = numbers_of(rows.column("sequence"))[rows_left]
     newest = sequences.max()
     ages = newest - sequences
