@@ -1,7 +1,8 @@
-"""Bodies of the log's HTTP interface: what the service and its client exchange. Pure data.
+"""Bodies of the log's HTTP interface, which the service and its client exchange. Pure data.
 
-Appends and records travel as MessagePack, because they hold bytes. Rows of an append travel as a log record of a
-database (docs/format/wal.md) with the sequences 1, 2, ...: its checksums hold from the client to the service.
+Appends and records are sent as MessagePack, because they contain bytes. The rows of an append are sent as a log record
+of a database (docs/format/wal.md) with the sequences 1, 2, ..., so its checksums protect them on the whole way from the
+client to the service.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from lakebed.kv.wal_record import decode_record, encode_record
 
 API: Final = "/log/v1"
 APPENDS_MAX: Final = 1_024
-"""Most appends of one request."""
+"""Most appends in one request."""
 BODY_BYTES_MAX: Final = 4 * APPEND_BYTES_MAX
 """Largest body of a request."""
 WAIT_TIMELINES_MAX: Final = 65_536
-"""Most timelines of one request to wait."""
+"""Most timelines in one request to wait."""
 WAIT_S_MAX: Final = 10.0
-"""Longest wait of one request, so that a service that ends is not kept by those that wait."""
+"""Longest wait of one request, so that waiting requests do not delay the end of a service."""
 
 
 class AppendItem(msgspec.Struct, frozen=True, array_like=True):
@@ -40,11 +41,11 @@ class AppendItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one append: an LSN, or an error."""
+    """The result of one append: an LSN, or an error."""
 
     lsn: int = 0
     error: str = ""
-    """Class of the error; empty: there is none."""
+    """Class of the error; empty: no error."""
     kind: str = ""
     message: str = ""
     facts: dict[str, Any] = {}
@@ -58,25 +59,25 @@ class WaitBody(msgspec.Struct, frozen=True):
 
 
 class SealedBody(msgspec.Struct, frozen=True):
-    """Where a timeline has ended."""
+    """The last LSN of a sealed timeline."""
 
     last: int
 
 
 class BoundsBody(msgspec.Struct, frozen=True):
-    """What a timeline has."""
+    """The LSNs that a timeline has."""
 
     first: int
     last: int
 
 
 def encode_rows(rows: pa.RecordBatch, *, write_id: str) -> bytes:
-    """Rows to append, with their write id."""
+    """Encode rows to append, with their write id."""
     return encode_record(rows_numbered(rows, 1), id=rows.num_rows, epoch=0, write_id=write_id)
 
 
 def decode_rows(body: Buffer) -> tuple[pa.RecordBatch, str]:
-    """Rows and write id. Raises `InvalidRequest`."""
+    """Decode rows and write id. Raises `InvalidRequest`."""
     try:
         record = decode_record(body, path="the append")
     except LakebedError as error:
@@ -84,7 +85,7 @@ def decode_rows(body: Buffer) -> tuple[pa.RecordBatch, str]:
     if record.rows is None:
         raise InvalidRequest("The append has no rows: it has at least one.", kind="empty_append")
     try:
-        record.rows.validate(full=True)  # what a client sends may have offsets that lead anywhere
+        record.rows.validate(full=True)  # the offsets that a client sends may be arbitrary
     except pa.ArrowException as error:
         raise InvalidRequest(f"The rows of the append cannot be read: {error}", kind="invalid_body") from error
     return record.rows, record.write_id
@@ -95,7 +96,7 @@ _BODIES: Final = msgpack_decoder(list[bytes])
 
 
 def decode_appends(body: bytes) -> list[AppendItem]:
-    """The appends of a request. Raises `InvalidRequest`."""
+    """Decode the appends of a request. Raises `InvalidRequest`."""
     try:
         items = _APPENDS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -108,19 +109,19 @@ def decode_appends(body: bytes) -> list[AppendItem]:
 
 
 def decode_item(item: AppendItem) -> tuple[pa.RecordBatch, str]:
-    """The rows and the write id of one append, checked. Raises `InvalidRequest`."""
+    """Decode and check the rows and the write id of one append. Raises `InvalidRequest`."""
     rows, write_id = decode_rows(item.record)
     check_append(item.timeline, rows, write_id=write_id, expected=item.expected)
     return rows, write_id
 
 
 def encode_bodies(bodies: list[bytes]) -> bytes:
-    """Records, as they are stored."""
+    """Encode records in their stored form."""
     return msgspec.msgpack.encode(bodies)
 
 
 def decode_bodies(body: bytes) -> list[bytes]:
-    """Records, as they are stored. Raises `Corruption`."""
+    """Decode records in their stored form. Raises `Corruption`."""
     try:
         return _BODIES.decode(body)
     except msgspec.MsgspecError as error:

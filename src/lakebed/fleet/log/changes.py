@@ -1,8 +1,11 @@
-"""Changes of timelines that wait for their turn, and the group in which some of them become one write of a store.
+"""Changes of timelines that wait for their turn, and groups of them, each of which becomes one write of a store.
 
-Owns: what each change puts, deletes and expects, given what is known of its timeline (`Change.plan`), and what is known
-of the timelines afterwards. Pure, but for reads of a store where a change needs them. Invariants: a group has changes
-of one kind of a timeline, in their order; it is written whole or not at all, so results are set only after that.
+Owns: what each change puts, deletes and expects, given the known state of its timeline (`Change.plan`), and the known
+state of the timelines after it. Pure, except that some changes read the store.
+
+Invariants:
+- The changes of one timeline in a group have the same kind, and keep their order.
+- A group is written as a whole or not at all, so results are set only after the write.
 """
 
 from __future__ import annotations
@@ -29,39 +32,42 @@ from lakebed.fleet.model import LogMark
 from lakebed.key_value.port import KeyValueSnapshot
 
 GROUP_BYTES_MAX: Final = 32 << 20
-"""Bytes of rows in one group, unless its first change has more."""
+"""Most bytes of rows in one group, unless its first change has more."""
 GROUP_CHANGE_COUNT_MAX: Final = 1_024
 PRUNE_COUNT_MAX: Final = 4_096
-"""Records that one write prunes."""
+"""Most records that one write prunes."""
 _LSN_MAX: Final = (1 << 63) - 2
 
 
 class Signal(Protocol):
-    """Wakes what waits: a thread, or a task of an event loop."""
+    """Wakes a waiting thread, or a waiting task of an event loop."""
 
     def wake(self) -> None:
-        """Let it look again. Called under the log's lock; must not block."""
+        """Wake the waiter, which then checks again. Called under the log's lock, so it must not block."""
 
 
 class Reading(Protocol):
-    """What a change may ask of the store while it is planned."""
+    """The part of the store that a change may read while it is planned."""
 
     limits: WriteIdLimits
     now_s: float
 
     def snapshot(self) -> KeyValueSnapshot:
-        """Everything, durable, as it is now."""
+        """Return a snapshot of the whole store, durable, as of now."""
 
 
 @dataclass(slots=True)
 class Group:
-    """One write of a store, and what is known after it."""
+    """One write of a store, and the known state after it."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
     expected: dict[bytes, bytes | None] = field(default_factory=dict)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """What makes the memory of timelines agree with the write, and sets the results; under the log's lock."""
+    """Functions that update the timelines in memory after the write, and set the results.
+
+    Called under the log's lock.
+    """
     tails: dict[str, LogMark] = field(default_factory=dict)
     """The position behind the appends of this group, by timeline."""
     appended: dict[tuple[str, bytes], int] = field(default_factory=dict)
@@ -70,17 +76,17 @@ class Group:
     """Timeline, last LSN and bytes of each record."""
 
     def expect_tail(self, known: Timeline) -> None:
-        """Write only if a timeline ends where it is known to end."""
+        """Add the condition that a timeline ends where it is known to end."""
         self.expected.setdefault(known.keys.tail, encode_tail(known.tail))
 
 
 class Change:
-    """A change of one timeline, from the call until its result is there.
+    """A change of one timeline, from the call until its result is known.
 
     Attributes:
         lsn: the result of an append.
-        error: why it was not made.
-        is_done: whether one of both is final.
+        error: why the change was not made.
+        is_done: whether the result or the error is final.
     """
 
     size_bytes = 0
@@ -94,25 +100,28 @@ class Change:
         self.is_done = False
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
-        """Add what the change does to a group; what is known of the timeline after a change that begins or ends it.
+        """Add the effect of the change to a group.
+
+        Returns:
+            The known state of the timeline after a change that begins or ends it; otherwise None.
 
         Raises `LakebedError`: the change cannot be made.
         """
         raise NotImplementedError
 
     def _present(self, known: Timeline | None) -> Timeline:
-        """The timeline, unless it was never created or was dropped. Raises `NotFound`."""
+        """Return the timeline. Raises `NotFound` if it was never created or was dropped."""
         if known is None or known.end is End.DROPPED:
             raise timeline_not_found(self.timeline)
         return known
 
     def finish(self, error: LakebedError | None = None) -> None:
-        """Set the result. Under the log's lock."""
+        """Set the result. Called under the log's lock."""
         self.error = error
         self.is_done = True
 
     def result(self) -> int:
-        """The LSN, or the error."""
+        """Return the LSN, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.lsn
@@ -255,7 +264,10 @@ class Seal(Change):
 
 
 class Drop(Change):
-    """`Log.drop`: the mark first, so that no append follows; then records, as many as one write can have."""
+    """`Log.drop`.
+
+    It writes the mark first, so that no append follows, and then deletes as many records as one write can.
+    """
 
     kind = "drop"
 
@@ -282,7 +294,7 @@ class Drop(Change):
 
 
 class Load(Change):
-    """Makes a timeline known, or finds that it is not there; changes nothing."""
+    """Makes a timeline known, or finds that it does not exist. Changes nothing."""
 
     kind = "load"
 

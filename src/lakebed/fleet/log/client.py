@@ -1,13 +1,13 @@
-"""`HttpLog`: the embedded log, asked over HTTP.
+"""`HttpLog`: a client of the embedded log over HTTP.
 
-Owns: what is sent, and that every call can be retried: an append by its write id, the others because they do
-nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
-at most for `retry_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
+Owns: what is sent, and that every call can be retried. An append is recognized by its write id; all other calls have no
+effect the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
+for at most `retry_s` seconds. Then it raises `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
-Appends of many threads travel together: the first thread that waits sends all that wait.
+Appends of many threads are sent together: the first waiting thread sends the appends of all waiting threads.
 
-Invariants: the token is in no error, log or `repr`. An append is in one request at a time; its result is set once, by
-the thread that sent it.
+Invariants: the token is in no error, log or `repr`. An append is in at most one request at a time. Its result is set
+once, by the thread that sent it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from lakebed.runtime import Condition, Environment, follow_forks
 RETRY_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
 _WAIT_S: Final = 1.0
-"""Longest wait of one request: the time until a wait notices that the log was closed."""
+"""Longest wait of one request, after which a wait notices that the log was closed."""
 _CONNECTIONS_MAX: Final = 128
 _AGAIN: Final = (Unavailable, Fenced, Closed, OutcomeUnknown)
-"""Errors of an endpoint after which another one may answer, or the same one later."""
+"""Errors of an endpoint after which another endpoint may answer, or the same one later."""
 
 T = TypeVar("T")
 
@@ -62,8 +62,8 @@ class HttpLog(Log):
     """The embedded log behind HTTP. Thread-safe.
 
     Args:
-        endpoints: URLs of its processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
-        token: of the log; None: it needs none.
+        endpoints: URLs of the log's processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
+        token: the log's token; None: it needs none.
         retry_s: how long a call is retried.
         environment: clock and randomness.
 
@@ -109,7 +109,7 @@ class HttpLog(Log):
         return self._batches.append(AppendItem(timeline, encode_rows(rows, write_id=write_id), expected))
 
     def _append_all(self, waiting: Sequence[Waiting]) -> None:
-        """Make some appends in one request, and those that found the log in transition again."""
+        """Make some appends in one request. Repeat those that met the log in transition."""
 
         def ask(endpoint: str) -> None:
             left = [append for append in waiting if not append.is_done]
@@ -189,14 +189,14 @@ class HttpLog(Log):
         return self._ask(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
 
     def _ask(self, ask: Callable[[str], T]) -> T:
-        """Let one endpoint after another answer, and explain it when none does."""
+        """Call one endpoint after another until one answers. If none does, raise an error that explains it."""
 
         def request(endpoint: str) -> T:
             if self._is_closed:
                 raise Closed("The log was closed: open it again.")
             try:
                 return ask(endpoint)
-            except (Fenced, Closed) as error:  # that process lost the log; what it was asked may be in it
+            except (Fenced, Closed) as error:  # that process lost the log, which may contain what was sent
                 raise OutcomeUnknown(error.message, kind="log_unavailable") from error
 
         try:
@@ -234,12 +234,12 @@ def _path(timeline: str) -> str:
 
 
 _SENDING_MAX: Final = 2
-"""Requests at the same time: while one waits for the disk, the next one is under way."""
+"""Concurrent requests: while one waits for the disk, the next one is sent."""
 _BYTES_MAX: Final = BODY_BYTES_MAX // 2
 
 
 class Waiting:
-    """One append, until its result is there."""
+    """One append, until its result is known."""
 
     __slots__ = ("changed", "error", "is_taken", "item", "lsn")
 
@@ -247,13 +247,13 @@ class Waiting:
         self.item = item
         self.changed = changed
         self.is_taken = False
-        """Whether it is in a request."""
+        """Whether a request contains it."""
         self.lsn: int | None = None
         self.error: LakebedError | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a result."""
+        """Whether its result is known."""
         return self.lsn is not None or self.error is not None
 
 
@@ -261,8 +261,9 @@ class AppendBatches:
     """The appends of one client.
 
     Args:
-        send: makes some appends: sets `lsn` or `error` of each; an error it raises is that of all without a result.
-        environment: locks.
+        send: makes some appends, and sets `lsn` or `error` of each. If it raises an error, all appends without a result
+            get this error.
+        environment: provides locks.
     """
 
     def __init__(self, send: Callable[[Sequence[Waiting]], None], *, environment: Environment) -> None:
@@ -273,18 +274,18 @@ class AppendBatches:
         follow_forks(self, AppendBatches._begin)
 
     def _begin(self) -> None:
-        """Have no append yet: in a forked process, those of the parent are its own."""
+        """Begin without appends. In a forked process, the appends of the parent belong to the parent."""
         self._waiting: deque[Waiting] = deque()
         self._sending = 0
 
     @property
     def waiting_count(self) -> int:
-        """Appends that are in no request yet."""
+        """Appends that no request contains yet."""
         with self._lock:
             return len(self._waiting)
 
     def append(self, item: AppendItem) -> int:
-        """The LSN of the last row. Raises what `send` sets or raises."""
+        """Append, and return the LSN of the last row. Raises what `send` sets or raises."""
         waiting = Waiting(item, self._runtime.condition(self._lock))
         with self._lock:
             self._waiting.append(waiting)
@@ -303,7 +304,7 @@ class AppendBatches:
         return waiting.lsn
 
     def _take_group(self) -> list[Waiting]:
-        """What goes into the next request. Under the lock."""
+        """Take the appends of the next request. Called under the lock."""
         taken: list[Waiting] = []
         size = 0
         while self._waiting and len(taken) < APPENDS_MAX:

@@ -1,8 +1,10 @@
-"""The embedded log: one database a shard in the fleet's storage, all owned by one process.
+"""The embedded log: each of its shards is a database in the fleet's storage. One process owns all shards.
 
-Owns: how many shards there are, which is stored at creation and never changes, for a timeline's shard depends on it;
-the settings of the databases. Invariants: a process owns all shards or none; one that ends without closing them is
-replaced when its leases end, at once where it ran on the same machine.
+Owns: the number of shards, which is stored at creation and never changes, because the shard of a timeline depends on
+it; the settings of the databases.
+
+Invariants: a process owns all shards or none. A process that ends without closing them is replaced when its leases
+expire, or at once if it ran on the same machine.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ SHARDS_MAX: Final = 256
 
 LOG_OPTIONS: Final = replace(
     DATABASE_OPTIONS,
-    lease_lifetime_ms=5_000,  # how long a standby on another machine waits after a crash
-    row_cache_bytes=0,  # nothing is read twice: the newest records are in memory already
+    lease_lifetime_ms=5_000,  # after a crash a standby on another machine waits this long
+    row_cache_bytes=0,  # nothing is read twice: the newest records are already in memory
 )
 """Settings of a shard's database."""
 
@@ -45,17 +47,18 @@ def open_embedded(
     take_over: bool = False,
     endpoint: str | None = None,
 ) -> KeyValueLog:
-    """Open the embedded log of a storage, as its owner; create it when it is not there.
+    """Open the embedded log of a storage as its owner. Create it if it does not exist.
 
     Args:
         url: the fleet's storage: a folder, or a URL such as ``s3://bucket/folder``.
-        shards: how many databases it has; None: as many as there are, and 1 when it is created. More of them write at
-            the same time, each with requests of its own.
+        shards: number of databases; None: the existing number, or 1 when the log is created. More databases write
+            concurrently, each with its own requests.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads.
-        durable: False does not wait for the disk, on local folders.
-        take_over: also when another process owns it; that one is over then, and loses nothing that it acknowledged.
-        endpoint: where this process serves it; the leases name it.
+        durable: False: do not wait for the disk, on local folders.
+        take_over: open the log even if another process owns it. That process loses the ownership, and nothing that it
+            acknowledged is lost.
+        endpoint: where this process serves the log; the leases contain it.
 
     Raises:
         Conflict: ``owned``: another process owns it.
@@ -109,7 +112,7 @@ def _open_database(location: DatabaseLocation, *, options: DatabaseOptions, take
 
 
 def _shard_count(store: KeyValue, number: int, *, asked: int | None, url: str) -> int:
-    """How many shards the log has, written when the shard is new."""
+    """Return the number of shards. Store it if the shard is new."""
     value = store.get(_SHARDS_KEY)
     if value is None:
         count = asked or 1

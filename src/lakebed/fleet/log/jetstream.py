@@ -1,9 +1,12 @@
-"""NATS JetStream, as the log uses it: one connection, streams with replicas, and the few requests that are made.
+"""NATS JetStream as the log uses it: one connection, streams with replicas, and the few requests that are needed.
 
-Owns: nats-py, which is imported when the first connection is made, the event loop that it needs, and what its errors
-mean. Invariants: every stream is on disk, is never trimmed by the server, and has at least as many replicas as were
-asked for; servers are of version `VERSION_MIN` or newer, because older ones accept two winners of one expectation.
-`sync_interval: always` cannot be asked of a server: it is the operator's (docs/design/0043-fleet-log.md).
+Owns: nats-py, which is imported at the first connection; its event loop; the meaning of its errors.
+
+Invariants:
+- Every stream is on disk, is never trimmed by the server, and has at least the requested number of replicas.
+- Servers have the version `VERSION_MIN` or newer, because older ones may accept two messages with one expectation.
+
+A client cannot request `sync_interval: always`: the operator must set it (docs/design/0043-fleet-log.md).
 """
 
 from __future__ import annotations
@@ -25,15 +28,18 @@ from lakebed.runtime import follow_forks
 VERSION_MIN: Final = (2, 12)
 REPLICAS_DEFAULT: Final = 3
 STREAMS_DEFAULT: Final = 4
-"""More streams spread their leaders over more servers; each syncs by itself, so on one disk fewer are faster."""
+"""More streams spread their leaders over more servers.
+
+Each stream syncs separately, so on one disk fewer are faster.
+"""
 
 REQUEST_S: Final = 2.0
-"""How long one request may take: a leader that was killed does not answer, and the next one is asked soon."""
+"""Time limit of one request. It is short, because a killed leader does not answer, and its successor soon will."""
 _WRONG_SEQUENCE: Final = 10_071
 _SUBJECT_IS_BUSY: Final = 10_164
-"""Another message of the subject is on its way into the stream; this one is not."""
+"""Another message of the subject is being stored; this one is not."""
 _NO_PEERS: Final = 10_005
-"""Not enough peers for the replicas: also while a cluster starts, of which not every server knows every other."""
+"""Not enough peers for the replicas. Also occurs while a cluster starts and some servers do not know each other."""
 _NO_CLUSTER: Final = 10_074
 _NAME_IN_USE: Final = 10_058
 _COUNT_KEY: Final = "lakebed_streams"
@@ -42,24 +48,24 @@ R = TypeVar("R")
 
 
 class Message(NamedTuple):
-    """A message of a stream."""
+    """A message in a stream."""
 
     sequence: int
-    """In its stream."""
+    """Sequence in its stream."""
     headers: dict[str, str]
     body: bytes
 
 
 class WrongSequence(Exception):
-    """The last message of the subject is another one than expected: nothing was published."""
+    """The last message of the subject is not the expected one. Nothing was published."""
 
 
 class Published(NamedTuple):
-    """A message that is stored."""
+    """A stored message."""
 
     sequence: int
     is_duplicate: bool
-    """Whether it was there before, with the same message id."""
+    """Whether a message with the same id was stored before."""
 
 
 class _AckError(msgspec.Struct, frozen=True):
@@ -79,10 +85,10 @@ class JetStream:
     """A connection to a cluster. Thread-safe.
 
     Args:
-        servers: host and port of each.
-        name: of the log; streams and subjects begin with it.
-        on_tail: called in the event loop with subject, sequence and headers of each message that was stored.
-        on_reconnect: called in the event loop after the connection was lost and made again.
+        servers: host and port of each server.
+        name: the log's name, a prefix of streams and subjects.
+        on_tail: called in the event loop with subject, sequence and headers of each stored message.
+        on_reconnect: called in the event loop after the connection was lost and restored.
     """
 
     def __init__(self, servers: Sequence[str], *, name: str, credentials: str | None = None) -> None:
@@ -111,7 +117,7 @@ class JetStream:
         follow_forks(self, JetStream._begin_in_fork)
 
     async def _connect_any(self) -> Any:
-        """A connection to any server, after every one that answers was found to be new enough."""
+        """Connect to any server, after checking the version of every server that answers."""
         client: Any = None
         problem: Exception | None = None
         for server in self._servers:
@@ -123,7 +129,7 @@ class JetStream:
                     reconnect_time_wait=0.05,
                     **self._settings(),
                 )
-            except Exception as error:  # of sockets, of the protocol, of credentials: all mean that it cannot be used
+            except Exception as error:  # of sockets, of the protocol, of credentials: none of them can be used
                 problem = error
                 continue
             version = connection.connected_server_version
@@ -155,7 +161,7 @@ class JetStream:
         if self._credentials:
             user, _, password = self._credentials.partition(":")
             settings |= {"user": user, "password": password} if password else {"token": user}
-        settings |= {"ping_interval": 2, "max_outstanding_pings": 2}  # a server that stands still is left in 4 s
+        settings |= {"ping_interval": 2, "max_outstanding_pings": 2}  # leave a server that hangs after 4 s
         return settings
 
     async def _on_disconnect(self) -> None:
@@ -167,11 +173,11 @@ class JetStream:
     # ---- streams
 
     def open_streams(self, *, count: int | None, replicas: int) -> int:
-        """Make the streams that are missing, and check those that are there; how many there are.
+        """Make the missing streams, and check the existing ones. Return the number of streams.
 
         Raises:
             InvalidRequest: ``stream_count``, ``too_few_replicas``, ``jetstream_settings``.
-            Unavailable: servers are away; ``too_few_replicas``: or have not found each other yet.
+            Unavailable: servers do not answer; ``too_few_replicas``: or they have not found each other yet.
         """
         first = self._run(self._stream(0))
         if first is not None:
@@ -249,30 +255,30 @@ class JetStream:
             )
 
     def stream(self, number: int) -> str:
-        """The name of a stream."""
+        """Return the name of a stream."""
         return f"{self.name}_log_{number}"
 
     def leader(self, number: int) -> str:
-        """The server that leads a stream."""
+        """Return the server that leads a stream."""
         stream = self._run(self._stream(number))
         leader: str = stream.cluster.leader if stream is not None and stream.cluster else ""
         return leader
 
     def lagging(self, number: int) -> int:
-        """How many replicas of a stream are not in sync; 1 while it has no leader."""
+        """Return how many replicas of a stream are not in sync; 1 while it has no leader."""
         stream = self._run(self._stream(number))
         if stream is None or stream.cluster is None or not stream.cluster.leader:
             return 1
         return sum(not replica.current for replica in stream.cluster.replicas or ())
 
     def last_sequence(self, number: int) -> int:
-        """Of the last message of a stream."""
+        """Return the sequence of the last message of a stream."""
         stream = self._run(self._stream(number))
         return 0 if stream is None else int(stream.state.last_seq)
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message."""
+        """Bytes of the largest allowed message."""
         return int(self._client.max_payload)
 
     # ---- messages
@@ -287,14 +293,14 @@ class JetStream:
         headers: dict[str, str],
         timeout_s: float = REQUEST_S,
     ) -> Published:
-        """Store a message, if the last one of its subject has a sequence (0: there is none).
+        """Store a message, if the last message of its subject has the expected sequence (0: there is no message).
 
         Args:
-            id: of the message: asked again within two minutes, the first one counts.
+            id: the message's id. If it is published again within two minutes, only the first message is stored.
 
         Raises:
-            WrongSequence: the last message is another one.
-            Unavailable: ``not_published``: there is no connection now, or the stream has no leader, or it stores
+            WrongSequence: the last message has another sequence.
+            Unavailable: ``not_published``: there is no connection now, or the stream has no leader, or it is storing
                 another message of the subject.
             OutcomeUnknown: there was no clear answer.
         """
@@ -322,11 +328,11 @@ class JetStream:
         )
 
     def last(self, number: int, subject: str) -> Message | None:
-        """The last message of a subject, from the leader of the stream; None: it has none."""
+        """Return the last message of a subject, from the leader of the stream; None: it has none."""
         return self._run(self._message(number, subject=subject))
 
     def last_of_many(self, asked: Iterable[tuple[int, str]]) -> list[Message | LakebedError | None]:
-        """As `last`, of many subjects at the same time."""
+        """As `last`, of many subjects concurrently."""
         self.check_open()
         calls = [self._message(number, subject=subject) for number, subject in asked]
         results = self._loop.run_all(calls)
@@ -335,11 +341,11 @@ class JetStream:
         ]
 
     def next(self, number: int, subject: str, *, from_sequence: int) -> Message | None:
-        """The first message of a subject that has at least a sequence, from the leader."""
+        """Return the first message of a subject with at least a given sequence, from the leader."""
         return self._run(self._message(number, subject=subject, seq=from_sequence, next=True))
 
     def at(self, number: int, sequence: int) -> Message | None:
-        """The message with a sequence, from the leader."""
+        """Return the message with a sequence, from the leader."""
         return self._run(self._message(number, seq=sequence))
 
     async def _message(self, number: int, **which: Any) -> Message | None:
@@ -350,7 +356,7 @@ class JetStream:
         return Message(int(message.seq), dict(message.headers or {}), message.data or b"")
 
     def batch(self, number: int, subject: str, *, from_sequence: int, count: int, bytes_max: int) -> list[Message]:
-        """Messages of a subject from a sequence on, in order; from any replica, which may not have the newest yet."""
+        """Return messages of a subject from a sequence on, in order. Any replica answers; it may lack the newest."""
         return self._run(self._batch(number, subject, from_sequence, count, bytes_max))
 
     async def _batch(self, number: int, subject: str, from_sequence: int, count: int, bytes_max: int) -> list[Message]:
@@ -365,7 +371,7 @@ class JetStream:
             while True:
                 message = await subscription.next_msg(timeout=REQUEST_S)
                 headers = dict(message.headers or {})
-                if headers.get("Status"):  # 204: the end; 404: there are none; 503: no replica answers
+                if headers.get("Status"):  # 204: the end; 404: no messages; 503: no replica answers
                     if headers["Status"] not in ("204", "404"):
                         raise self._nats.errors.NoRespondersError
                     return messages
@@ -374,11 +380,11 @@ class JetStream:
             await subscription.unsubscribe()
 
     def purge(self, number: int, subject: str, *, below: int | None = None) -> None:
-        """Delete the messages of a subject, or those with a sequence below one. Done already: nothing happens."""
+        """Delete all messages of a subject, or only those below a sequence. A repeated call has no effect."""
         self._run(self._context.purge_stream(self.stream(number), subject=subject, seq=below), changes=True)
 
     def follow_tails(self) -> None:
-        """Call `on_tail` from now on. Best effort: while the connection is lost, messages are missed."""
+        """Begin to call `on_tail`. Best effort: messages are missed while the connection is lost."""
 
         async def on_message(message: Any) -> None:
             headers = dict(message.headers or {})
@@ -402,7 +408,7 @@ class JetStream:
             self._loop.close()
 
     def _begin_in_fork(self) -> None:
-        """Be closed: the loop and its connection are the parent's."""
+        """Close this object in a forked process: the loop and its connection belong to the parent."""
         self._is_closed, self._why_closed = True, "belongs to the process that this one was forked from: connect here"
 
     def check_open(self) -> None:
@@ -422,7 +428,7 @@ class JetStream:
             raise self._unclear(error, changes=changes) from error
 
     def _unclear(self, error: BaseException, *, changes: bool) -> LakebedError:
-        """The error for a call that nats-py gave no result of."""
+        """Return the error for a call without a result from nats-py."""
         words = str(error) or type(error).__name__
         return (OutcomeUnknown if changes else Unavailable)(
             f"JetStream at {self.shown} gave no clear answer: {words}", kind="log_unavailable"
@@ -440,11 +446,11 @@ def _load_nats() -> Any:
 
 
 async def _quiet(error: Exception) -> None:
-    """Errors of the connection are those of its calls."""
+    """Ignore an error of the connection: its calls report it."""
 
 
 def _ignore_tail(subject: str, sequence: int, headers: dict[str, str]) -> None:
-    """Nothing is waited for yet."""
+    """Ignore a message: nothing is watched yet."""
 
 
 def _nothing() -> None:
@@ -457,7 +463,7 @@ _URL: Final = re.compile(
 
 
 class NatsUrl(NamedTuple):
-    """A URL of a log on NATS, taken apart."""
+    """The parts of a URL of a log on NATS."""
 
     servers: tuple[str, ...]
     name: str
@@ -465,7 +471,10 @@ class NatsUrl(NamedTuple):
 
 
 def parse_nats_url(url: str) -> NatsUrl:
-    """``nats://[user:password@]host:port,host:port[/name]``. Raises `InvalidRequest`, without the URL's credentials."""
+    """Parse ``nats://[user:password@]host:port,host:port[/name]``.
+
+    Raises `InvalidRequest`, without the URL's credentials.
+    """
     match = _URL.fullmatch(url)
     servers = () if match is None else tuple(server.strip() for server in match["servers"].split(","))
     if match is None or not all(servers):

@@ -1,10 +1,11 @@
 """One append to JetStream, until its outcome is known.
 
-Invariants: a message is stored only if the last message of its subject is the one that its record continues. An append
-that got no clear answer is published again at the same position, with the same bytes and message id, until the stream
-says that the timeline ends elsewhere. Then the message behind that position is looked at: it is this append's, or none
-of the attempts there can be stored any more. So at most one message has its rows. Behind the message that ends a
-timeline nothing is published: it is the last one of its subject for ever.
+Invariants:
+- A message is stored only if the last message of its subject is the one that its record continues.
+- An append without a clear answer is published again at the same position, with the same bytes and message id, until
+  the stream says that the timeline ends elsewhere. Then the message after that position is read. Either it is this
+  append's, or none of the attempts at that position can be stored any longer. So at most one message has its rows.
+- Nothing is published after the message that ends a timeline. It stays the last one of its subject.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from lakebed.fleet.log.port import lsn_conflict, timeline_not_found, timeline_se
 from lakebed.fleet.log.record import End, encode_log_record, mark_of
 
 _TRIES_MAX: Final = 16
-"""Attempts at once, each of which another writer may win."""
+"""Most attempts of one call. Another writer may win each of them."""
 _AGAIN_S: Final = 0.5
-"""How long a message that is published again waits for its answer. Shorter than at first: it may have met a server that
-stands still, and the next one meets the new leader."""
+"""Time limit of a message that is published again. Shorter than the first limit: the first message may have met a
+server that hangs, and the next one meets the new leader."""
 
 
 class Appending:
@@ -31,10 +32,10 @@ class Appending:
 
     Args:
         timeline, rows, write_id, expected: as `Log.append` takes them, checked.
-        unclear: of an earlier call with the same write id that gave up.
+        unclear: the `unclear` of an earlier call with the same write id that gave up.
 
     Attributes:
-        unclear: sequences of the messages behind which attempts got no clear answer: they may be stored, or may be yet.
+        unclear: sequences of the messages after which attempts got no clear answer. They may be stored now or later.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class Appending:
         self._write_id = write_id
         self._expected = expected
         self._ends_elsewhere = False
-        """Whether the stream said so to the last attempt."""
+        """Whether the stream gave this answer to the last attempt."""
         self.unclear = unclear or set()
 
     def attempt(self) -> int:
-        """The LSN of the last row. To be called again after `Unavailable` and `OutcomeUnknown`."""
+        """Append, and return the LSN of the last row. Call again after `Unavailable` and `OutcomeUnknown`."""
         for _ in range(_TRIES_MAX):
             lsn = self._once()
             if lsn is not None:
@@ -67,7 +68,7 @@ class Appending:
         raise Unavailable("Other writers of the timeline were faster each time.", kind="log_contended")
 
     def _once(self) -> int | None:
-        """The LSN, or None if the timeline ends elsewhere by now."""
+        """Try once. Return the LSN, or None if the timeline ends elsewhere by now."""
         tail = self._tail()
         lsn = self._settle(tail)
         if lsn is not None:
@@ -79,21 +80,21 @@ class Appending:
         return self._publish(tail)
 
     def _tail(self) -> Tail:
-        """The position to publish at.
+        """Return the position to publish at: the end of the timeline as this process last saw it.
 
-        It is where this process last saw the end, also after an attempt without a clear answer: a stream without a
-        leader refuses a message at once, but leaves a question for its end without an answer. So the stream is asked
-        only after it has said that the timeline ends elsewhere; when it gives no answer then, a message is next.
+        This holds also after an attempt without a clear answer. A stream without a leader refuses a message at once,
+        but does not answer a request for its end. So the end is read only after the stream said that the timeline
+        ends elsewhere. If that read fails, the next attempt publishes a message.
         """
         asks, self._ends_elsewhere = self._ends_elsewhere, False
         hint = None if asks else self._subjects.hint(self._timeline)
         return hint or self._subjects.require_tail(self._timeline)
 
     def _find_earlier(self, end: Tail) -> int:
-        """The LSN of this append in a timeline that has ended, if an earlier call made it.
+        """Return the LSN of this append in a timeline that has ended, if an earlier call made it.
 
-        The stream is asked by the message's id, at a position in front of the end, where nothing is stored any more.
-        Raises `Conflict` or `NotFound`: it was not made, and never will be.
+        Publish the message with its id again, at a position before the end, where nothing can be stored. The stream
+        recognizes the id. Raises `Conflict` or `NotFound`: the append was not made, and never will be.
         """
         if end.end is End.DROPPED:
             raise timeline_not_found(self._timeline)
@@ -106,7 +107,7 @@ class Appending:
         assert self._expected is not None
         if self._expected == tail.mark.lsn:
             return None
-        if self._expected < tail.mark.lsn:  # this append can only be the record behind the expected LSN
+        if self._expected < tail.mark.lsn:  # only the record after the expected LSN can be this append
             record = self._subjects.next_record(
                 self._timeline, self._subjects.find(self._timeline, self._expected, tail) - 1
             )
@@ -125,7 +126,7 @@ class Appending:
             raise
 
     def _send(self, tail: Tail, *, expected: int) -> int:
-        """Publish the record that continues a tail; the LSN at its end, or that of the message with the same id."""
+        """Publish the record that continues a tail. Return the LSN at its end, or at that of a duplicate by id."""
         timeline = self._timeline
         number, subject = self._subjects.place(timeline)
         body = encode_log_record(self._rows, before=tail.mark, write_id=self._write_id)
@@ -142,17 +143,17 @@ class Appending:
         return mark.lsn
 
     def _lsn_at(self, number: int, sequence: int) -> int:
-        """Where the message lies that has this append; of one that was pruned meanwhile the last LSN that was."""
+        """Return the last LSN of the message with this append; if it was pruned meanwhile, the last pruned LSN."""
         message = self._jetstream.at(number, sequence)
         if message is None:
             return self._subjects.first_lsn(self._timeline) - 1
         return mark_in(message, self._timeline).lsn
 
     def _settle(self, tail: Tail) -> int | None:
-        """The LSN of this append, if an attempt without a clear answer was stored.
+        """Return the LSN of this append if an attempt without a clear answer was stored.
 
-        Its message can only be the next one of the subject behind its position. When that is another one, the attempt
-        will never be stored. Cost: 1 request for each position at which an attempt was lost: one, as a rule.
+        Its message can only be the next message of the subject after its position. If another message is there, the
+        attempt will never be stored. Cost: 1 request for each position with an unclear attempt, usually one.
         """
         for sequence in sorted(self.unclear):
             if sequence < tail.sequence:

@@ -1,10 +1,10 @@
-"""The log over NATS JetStream: one subject a timeline, timelines spread over a fixed number of streams.
+"""The log over NATS JetStream: one subject for each timeline, timelines spread over a fixed number of streams.
 
-Owns: turns of this process's threads, waiting, and retries while a stream has no leader. Several processes may
+Owns: the turns of this process's threads, waiting, and retries while a stream has no leader. Several processes may
 append to one timeline.
 
-Does not know: connections, requests and errors of NATS (`jetstream`); how timelines lie in subjects
-(`jetstream_subjects`); how one append is settled (`jetstream_append`).
+Does not know: connections, requests and errors of NATS (`jetstream`); the contents of subjects (`jetstream_subjects`);
+how the outcome of one append is found (`jetstream_append`).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from lakebed.ids import new_uuid
 from lakebed.runtime import Condition, Environment
 
 RETRY_S: Final = 30.0
-"""Longer than a stream is without a leader after one was lost."""
+"""Longer than a stream has no leader after it lost one."""
 STALE_S: Final = 5.0
-"""For so long a leader that was replaced may answer with an older end of a timeline; then the end is believed."""
+"""For this long, a replaced leader may still return an older end of a timeline. After that, an end is trusted."""
 _OVERHEAD_BYTES: Final = 2 << 10
-"""Of a message: headers, and the frame of a record."""
+"""Overhead of a message: headers, and the frame of a record."""
 _UNCLEAR_COUNT_MAX: Final = 65_536
-"""Appends that gave up without a clear answer, and may be asked again."""
+"""Most appends without a clear answer that are remembered, because they may be called again."""
 _PAUSES: Final = Pauses(0.02, 0.2, jitter=0.5)
-"""A stream that has a leader again is written to about this much later."""
+"""Pauses between attempts. After a stream has a leader again, the next attempt comes at most this much later."""
 _POLL_S: Final = 2.0
-"""How often a wait looks whether notices of new messages were lost."""
+"""How often a wait checks whether notices of new messages were lost."""
 _LAST_COUNT_MAX: Final = 65_536
-"""Timelines whose last LSN is remembered."""
+"""Most timelines whose last LSN is remembered."""
 
 T = TypeVar("T")
 
@@ -62,13 +62,13 @@ class JetStreamLog(Log):
     """The log over JetStream. Thread-safe.
 
     Args:
-        jetstream: a connection; closed by `close`.
-        streams: how many the log has; None: as many as there are.
-        replicas: of each stream.
+        jetstream: a connection; `close` closes it.
+        streams: number of streams; None: the existing number.
+        replicas: number of replicas of each stream.
         environment: clock and randomness; its threads are real.
-        retry_s: how long a call is retried. Opening is retried for at least `RETRY_S`: a cluster that has just
+        retry_s: how long a call is retried. Opening is retried for at least `RETRY_S`, because a cluster that has just
             started elects leaders first.
-        stale_s: how long an end that is too early is doubted.
+        stale_s: how long an end that seems too early is not trusted.
 
     Raises as `JetStream.open_streams`.
     """
@@ -92,15 +92,15 @@ class JetStreamLog(Log):
         self.append_bytes_max = min(APPEND_BYTES_MAX, jetstream.max_payload - (jetstream.max_payload >> 2))
         self._lock = environment.runtime.lock()
         self._turns: dict[str, deque[Condition]] = {}
-        """Of each timeline that is appended to now, the threads that wait for their turn, in their order."""
+        """For each timeline with appends in progress, the threads that wait for their turn, in order."""
         self._last: dict[str, int] = {}
-        """Last LSNs of timelines that were waited for, or of which there was a notice."""
+        """Last LSNs of timelines that were waited for, or that had a notice."""
         self._seen: dict[int, int] = {}
-        """The newest sequence of each stream of which there was a notice, or that was looked at."""
+        """The newest known sequence of each stream, from a notice or a request."""
         self._forgotten_count = 0
-        """How often last LSNs were forgotten: what was asked before is not remembered after it."""
+        """Number of times that last LSNs were forgotten. Results of requests made before that are not remembered."""
         self._unclear: dict[str, set[int]] = {}
-        """By write ids, `Appending.unclear` of those that gave up."""
+        """`Appending.unclear` of the appends that gave up, by write id."""
         self._watchers = Watchers(self._lock)
         self._follows = False
         self._is_closed = False
@@ -129,9 +129,9 @@ class JetStreamLog(Log):
         self._ask(begin)
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
-        """Cost: 1 message; 1 request more for the first append of this process, and where another process appended."""
+        """Cost: 1 message. 1 more request for this process's first append, and after an append of another process."""
         check_append(timeline, rows, write_id=write_id, expected=expected)
-        size = rows.get_total_buffer_size() + _OVERHEAD_BYTES  # of a slice it is that of the whole: then count
+        size = rows.get_total_buffer_size() + _OVERHEAD_BYTES  # for a slice this is the whole size: then count
         if size > self.jetstream.max_payload and (size := rows.nbytes + _OVERHEAD_BYTES) > self.jetstream.max_payload:
             raise InvalidRequest(
                 f"The append has {size:,} bytes, and a message of {self.jetstream.shown} can have "
@@ -157,7 +157,7 @@ class JetStreamLog(Log):
                 raise
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
-        """Cost: 1 request; where this process has not just read up to `after`, about 20 more to find it."""
+        """Cost: 1 request. About 20 more to find the place, unless this process has just read up to `after`."""
         check_timeline(timeline)
         check_lsn(after, name="after")
         bytes_max = min(bytes_max, READ_BYTES_MAX)
@@ -186,7 +186,7 @@ class JetStreamLog(Log):
             self._watchers.remove(watcher)
 
     def prune(self, timeline: str, through: int) -> None:
-        """The last record stays. Cost: about 20 requests to find the place, and 1 purge."""
+        """The last record stays. Cost: about 20 requests to find the position, and 1 purge."""
         number, subject = self._subjects.place(check_timeline(timeline))
         check_lsn(through, name="through")
 
@@ -222,9 +222,9 @@ class JetStreamLog(Log):
             self._watchers.wake([timeline])
 
     def _end(self, timeline: str, tail: Tail, end: End) -> Tail:
-        """Let a timeline end behind its last message, if it has not ended so already; the last message then.
+        """End a timeline after its last message, unless it has already ended so. Return its last message.
 
-        Asked again after an answer was lost: the tail is read first, and is the message of the first attempt.
+        May be called again after a lost answer: it reads the tail first, which then is the message of the first call.
         """
         if tail.end >= end:
             return tail
@@ -261,9 +261,9 @@ class JetStreamLog(Log):
 
     @contextmanager
     def _turn(self, timeline: str, deadline_s: float) -> Iterator[None]:
-        """Let one thread of this process append to a timeline at a time: they would only fail each other.
+        """Let only one thread of this process append to a timeline at a time: concurrent appends would conflict.
 
-        Raises `Unavailable` when the others take until the deadline.
+        Raises `Unavailable` if the other threads take until the deadline.
         """
         clock = self._environment.clock
         with self._lock:
@@ -293,7 +293,7 @@ class JetStreamLog(Log):
                 self._pass_on(timeline)
 
     def _pass_on(self, timeline: str) -> None:
-        """Let the next thread append. Under the lock."""
+        """Give the turn to the next thread. Called under the lock."""
         if self._turns[timeline]:
             self._turns[timeline].popleft().notify_all()
         else:
@@ -302,7 +302,7 @@ class JetStreamLog(Log):
     # ---- waiting
 
     def _follow(self) -> None:
-        """Hear of new messages, from the first wait on."""
+        """Subscribe to notices of new messages. Called by every wait; only the first call has an effect."""
         with self._lock:
             self._check_open()
             if self._follows:
@@ -322,7 +322,7 @@ class JetStreamLog(Log):
             if sequence > seen:
                 self._seen[number] = sequence
                 if sequence > seen + 1 or len(self._last) >= _LAST_COUNT_MAX:
-                    self._forget(number)  # a notice between them was lost
+                    self._forget(number)  # a notice in between was lost
                 if DROPPED_HEADER in headers:
                     self._last.pop(timeline, None)
                 else:
@@ -335,7 +335,7 @@ class JetStreamLog(Log):
                 self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Ask again for the last LSNs of the timelines of a stream. Under the lock."""
+        """Forget the last LSNs of the timelines of a stream, so that they are read again. Called under the lock."""
         self._forgotten_count += 1
         for timeline in [name for name in self._last if self._subjects.place(name)[0] == number]:
             del self._last[timeline]
@@ -366,7 +366,7 @@ class JetStreamLog(Log):
         return {timeline: last[timeline] for timeline, lsn in after.items() if last.get(timeline, lsn) != lsn}
 
     def _catch_up(self, after: Mapping[str, int]) -> None:
-        """Forget what is known of timelines in streams of which the newest notices were lost."""
+        """Forget the timelines of streams whose newest notices were lost."""
         for number in {self._subjects.place(timeline)[0] for timeline in after}:
             with self._lock:
                 seen = self._seen.get(number, 0)
@@ -382,7 +382,7 @@ class JetStreamLog(Log):
         return Backoff(self._environment, _PAUSES, retry_s=retry_s)
 
     def _ask(self, ask: Callable[[], T], backoff: Backoff | None = None) -> T:
-        """What a call gives that can be made again, as soon as the cluster answers."""
+        """Call a function that may be repeated until the cluster answers. Return its result."""
         backoff = backoff or self._backoff(self._retry_s)
         for _ in backoff:
             try:
@@ -392,7 +392,7 @@ class JetStreamLog(Log):
         raise self._gave_up(backoff.reason, unclear=backoff.unclear is not None) from backoff.reason
 
     def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
-        """The error of a call that was retried until its deadline."""
+        """Return the error of a call that was retried until its deadline."""
         what = "and what was asked may have happened: ask again with the same arguments" if unclear else "try again"
         return (OutcomeUnknown if unclear else Unavailable)(
             f"JetStream at {self.jetstream.shown} did not answer within {self._retry_s:g} s: check its servers, "
@@ -414,7 +414,7 @@ def open_jetstream(
     replicas: int,
     retry_s: float | None = None,
 ) -> JetStreamLog:
-    """Open the log that a URL names: ``nats://host:port,host:port/name``.
+    """Open the log at a URL ``nats://host:port,host:port/name``.
 
     Args:
         streams, replicas: as `JetStreamLog` takes them.

@@ -1,10 +1,9 @@
 """Messages of many threads, published over one connection.
 
-Owns: the messages that wait for their acknowledgement, and the subject of their replies. Messages that come while
-others are sent go out together, and each waits for its own acknowledgement only, so that a stream without a leader
-holds up no other. When the connection is lost, all messages under way end at once, without a clear answer: their
-replies went to the connection that is gone. Until there is another one, no message is sent, and none is kept to be
-sent later.
+Owns: the messages that wait for their acknowledgement, and the subject of their replies. Messages that arrive while
+others are sent are sent together. Each waits only for its own acknowledgement, so a stream without a leader delays no
+message of another stream. When the connection is lost, all messages in flight end at once without a clear answer,
+because their replies went to the lost connection. Until it is restored, no message is sent, and none is kept for later.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ class Sending(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """The reply to a message."""
 
     status: str
-    """Of a reply that no stream gave: ``503`` when no server takes the subject; else empty."""
+    """``503`` if no server takes the subject, so that no stream replied; otherwise empty."""
     body: bytes
 
 
@@ -41,7 +40,7 @@ class ConnectionLost(Exception):
 
 
 class Publisher:
-    """Publishes for many threads. Thread-safe.
+    """Publishes messages of many threads. Thread-safe.
 
     Args:
         client: a connection of nats-py, in the loop.
@@ -53,7 +52,7 @@ class Publisher:
         self._prefix = f"{client.new_inbox()}."
         self._numbers = count()
         self._unanswered: dict[str, Handed[Sending, Reply]] = {}
-        """By the last part of the subject of the reply. In the loop only."""
+        """Messages without a reply, by the last part of their reply's subject. Only used in the loop."""
         loop.run(client.subscribe(f"{self._prefix}*", cb=self._on_reply, pending_bytes_limit=-1, pending_msgs_limit=-1))
         self._handover: Handover[Sending, Reply] = Handover(loop, self._send)
 
@@ -61,7 +60,7 @@ class Publisher:
         """Publish a message, and wait for its reply.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: no reply came in time.
             NotSent: there is no connection now.
             ConnectionLost: the connection was lost meanwhile.
             Exception: of nats-py: the message may have been sent.
@@ -69,13 +68,13 @@ class Publisher:
         return self._handover.ask(message, timeout_s=timeout_s)
 
     def lose(self) -> None:
-        """End all messages under way: the connection is lost. In the loop."""
+        """End all messages in flight, because the connection is lost. Called in the loop."""
         lost, self._unanswered = self._unanswered, {}
         for message in lost.values():
             message.fail(ConnectionLost("the connection was lost"))
 
     def close(self) -> None:
-        """Close the connection, end all messages, and take no more."""
+        """Close the connection, end all messages, and accept no more."""
         self._handover.close()
         try:
             self._loop.run(self._client.close())

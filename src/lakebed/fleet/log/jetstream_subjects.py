@@ -1,9 +1,9 @@
-"""How timelines lie in the subjects of JetStream's streams, and reading them.
+"""Timelines as subjects of JetStream's streams, and reading them.
 
-Owns: which subject a timeline has, where it ends, and where in a stream an LSN is. The first message of a subject is a
-record without rows, which says after which LSN the timeline begins; each other message is a record. The last message of
-a timeline that has ended is a record without rows that says so, and nothing follows it. The order of the
-sequences in a stream is the order of the LSNs of a timeline. What is remembered of ends and positions are hints.
+Owns: the subject of a timeline, its end, and the place of an LSN in a stream. The first message of a subject is a
+record without rows, which contains the LSN after which the timeline begins. Each other message is a record. If a
+timeline has ended, its last message is a record without rows that says so, and nothing follows it. Sequences in a
+stream have the order of a timeline's LSNs. Remembered ends and positions are only hints.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from lakebed.fleet.model import LogMark
 from lakebed.runtime import Environment
 
 LSN_HEADER: Final = "Lakebed-Lsn"
-"""Of a message: the LSN at its end."""
+"""Header of a message: the LSN at its end."""
 DROPPED_HEADER: Final = "Lakebed-Dropped"
-"""Of the message that says that its timeline was dropped: notices have headers alone."""
+"""Header of the message that marks its timeline as dropped. It is a header because notices have no bodies."""
 _AFTER_HEADER: Final = "Lakebed-After"
-"""The LSN after which its timeline begins."""
+"""Header of a message: the LSN after which its timeline begins."""
 _STALE_PAUSES: Final = Pauses(0.1, 0.1)
 _BATCH_COUNT: Final = 1_000
 _LEADER_COUNT: Final = 64
-"""Records of one read that go without a batch."""
+"""Records of one read that are requested singly, without a batch."""
 _SILENT_S: Final = 10.0
-"""How long no batch is asked for after one was not answered."""
+"""How long batches are not used after one was not answered."""
 _KNOWN_COUNT_MAX: Final = 65_536
 
 
@@ -49,8 +49,8 @@ class Subjects:
     """The subjects of a log. Thread-safe.
 
     Args:
-        count: of streams.
-        stale_s: how long an end that is too early is doubted: a leader that was replaced may answer with one.
+        count: number of streams.
+        stale_s: how long an end that seems too early is not trusted, because a replaced leader may return it.
     """
 
     def __init__(self, jetstream: JetStream, *, count: int, environment: Environment, stale_s: float) -> None:
@@ -60,40 +60,40 @@ class Subjects:
         self._clock = environment.clock
         self._stale_s = stale_s
         self._tails = BoundedCache(0, count_max=_KNOWN_COUNT_MAX, runtime=environment.runtime)
-        """Where timelines end, as this process last saw it: their `Tail`."""
+        """The ends of timelines, as this process last saw them: their `Tail`."""
         self._positions = BoundedCache(0, count_max=_KNOWN_COUNT_MAX, runtime=environment.runtime)
-        """Where the last read of a timeline ended: LSN and sequence."""
+        """The position where the last read of a timeline ended: LSN and sequence."""
         self._replicas_from_s = 0.0
-        """From when on batches are asked for."""
+        """The time from which batches are used."""
 
     def place(self, timeline: str) -> tuple[int, str]:
-        """The number of a timeline's stream, and its subject."""
+        """Return the number of a timeline's stream, and its subject."""
         number = xxhash.xxh3_64_intdigest(timeline.encode()) % self.count
         tenant, _, name = timeline.replace(".", "%").partition("/")
         return number, f"{self._jetstream.name}.log.{number}.{tenant}.{name}"
 
     def timeline_of(self, subject: str) -> str:
-        """The timeline of a subject."""
+        """Return the timeline of a subject."""
         tenant, name = subject.removeprefix(f"{self._jetstream.name}.log.").split(".")[1:]
         return f"{tenant}/{name}".replace("%", ".")
 
     # ---- the end
 
     def hint(self, timeline: str) -> Tail | None:
-        """Where a timeline ended when this process last looked, or appended."""
+        """Return the end of a timeline when this process last read it or appended to it."""
         return self._tails.get(timeline)
 
     def note_append(self, timeline: str, tail: Tail) -> None:
-        """Remember where a timeline ends."""
+        """Remember the end of a timeline."""
         self._tails.put(timeline, tail, size_bytes=0)
 
     def forget(self, timeline: str) -> None:
-        """Remember nothing of a timeline."""
+        """Forget a timeline."""
         self._tails.discard(timeline)
         self._positions.discard(timeline)
 
     def load_tail(self, timeline: str) -> Tail | None:
-        """The last message of a timeline, from the leader; of one that was dropped, that which says so."""
+        """Return the last message of a timeline, from the leader. It may be the mark of a dropped timeline."""
         message = self._jetstream.last(*self.place(timeline))
         tail = None if message is None else tail_of(message, timeline)
         if tail is None:
@@ -110,7 +110,7 @@ class Subjects:
         return tail
 
     def tail_at(self, timeline: str, lsn: int) -> Tail:
-        """The end of a timeline that has an LSN. Raises `Corruption` (``log_forked``) if it surely ends before."""
+        """Return the end of a timeline that has an LSN. Raises `Corruption` (``log_forked``) if it surely lacks it."""
         for _ in Backoff(self._environment, _STALE_PAUSES, retry_s=self._stale_s):
             tail = self.require_tail(timeline)
             if tail.mark.lsn >= lsn:
@@ -118,7 +118,7 @@ class Subjects:
         raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
 
     def first_lsn(self, timeline: str) -> int:
-        """The first LSN that can be read."""
+        """Return the first LSN that can be read."""
         number, subject = self.place(timeline)
         message = self._jetstream.next(number, subject, from_sequence=1)
         record = None if message is None else decode_log_record(message.body, timeline=timeline)
@@ -127,7 +127,10 @@ class Subjects:
         return record.first_lsn
 
     def find(self, timeline: str, after: int, tail: Tail) -> int:
-        """From which sequence on messages end behind an LSN, which is below the end. Cost: 1 request a halving."""
+        """Return the first sequence whose message ends behind an LSN, which is below the end.
+
+        Cost: 1 request for each halving.
+        """
         number, subject = self.place(timeline)
         low, high = 1, tail.sequence
         while low < high:
@@ -142,7 +145,7 @@ class Subjects:
         return low
 
     def next_record(self, timeline: str, sequence: int) -> LogRecord:
-        """The first record behind a message that is not the last one, from the leader."""
+        """Return the first record after a message that is not the last one, from the leader."""
         number, subject = self.place(timeline)
         message = self._jetstream.next(number, subject, from_sequence=sequence + 1)
         if message is None:
@@ -152,7 +155,7 @@ class Subjects:
     # ---- reading
 
     def read(self, timeline: str, after: int, bytes_max: int) -> list[LogRecord]:
-        """As `Log.read`: from any replica, and from the leader where that has a hole or an end too early."""
+        """As `Log.read`. Read from any replica, and from the leader if the replica has a hole or ends too early."""
         number, subject = self.place(timeline)
         position: tuple[int, int] | None = self._positions.get(timeline)
         if position is not None and position[0] == after:
@@ -170,7 +173,7 @@ class Subjects:
                 messages = self._jetstream.batch(
                     number, subject, from_sequence=start, count=_BATCH_COUNT, bytes_max=max(bytes_max, 1)
                 )
-            except Unavailable:  # the servers give the request to one replica, and this one stands still
+            except Unavailable:  # the servers give the request to one replica, and this one hangs
                 reads_replicas = False
                 self._replicas_from_s = self._clock.monotonic_s() + _SILENT_S
         records = dense(messages, timeline, after)
@@ -183,7 +186,10 @@ class Subjects:
         return [record for _, record in page]
 
     def _read_from_leader(self, timeline: str, after: int, start: int, *, count: int) -> list[tuple[int, LogRecord]]:
-        """At most so many next records, where no replica gave them; none at the end. Cost: 1 request a record."""
+        """Return at most `count` records from the leader, if no replica had them; none at the end.
+
+        Cost: 1 request for each record.
+        """
         number, subject = self.place(timeline)
         tail = self.tail_at(timeline, after)
         if tail.mark.lsn == after:
@@ -212,23 +218,23 @@ def _changes(timeline: str) -> Unavailable:
 
 
 def headers_of(begun_after: int, lsn: int) -> dict[str, str]:
-    """The headers of a message."""
+    """Return the headers of a message."""
     return {_AFTER_HEADER: str(begun_after), LSN_HEADER: str(lsn)}
 
 
 def mark_in(message: Message, timeline: str) -> LogMark:
-    """The position at the end of a message."""
+    """Return the position at the end of a message."""
     return decode_log_record(message.body, timeline=timeline).mark
 
 
 def tail_of(message: Message, timeline: str) -> Tail:
-    """What the last message of a timeline says."""
+    """Return the tail that the last message of a timeline describes."""
     record = decode_log_record(message.body, timeline=timeline)
     return Tail(message.sequence, record.mark, int(message.headers[_AFTER_HEADER]), record.end)
 
 
 def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:
-    """The records behind an LSN, up to the first hole; each with its sequence."""
+    """Return the records behind an LSN up to the first hole, each with its sequence."""
     records: list[tuple[int, LogRecord]] = []
     for message in messages:
         record = decode_log_record(message.body, timeline=timeline)
@@ -242,7 +248,7 @@ def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int,
 
 
 def _within(records: list[tuple[int, LogRecord]], bytes_max: int) -> list[tuple[int, LogRecord]]:
-    """The first record, and as many more as a limit allows."""
+    """Return the first record, and as many more as a limit allows."""
     size = 0
     for at, (_, record) in enumerate(records):
         size += record.size_bytes

@@ -1,4 +1,4 @@
-"""`open_log`: from a URL to a log. Owns which implementation serves which URL; knows none of them from within."""
+"""`open_log`: open a log by its URL. Owns which implementation serves which URL. Does not know their internals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
 
 POSTGRES_PREFIX: Final = b"_log/"
-"""Of all keys of a log in PostgreSQL: the ledger may be in the same database."""
+"""Prefix of all keys of a log in PostgreSQL, because the ledger may be in the same database."""
 TOKEN_VARIABLE: Final = "LAKEBED_LOG_TOKEN"
-"""The environment variable with the token of a log behind HTTP, where none is given."""
+"""The environment variable with the token of a log behind HTTP, used if no token is given."""
 
 _SERVERS: Final = ("http", "https", "nats", "postgresql", "postgres")
 
@@ -31,15 +31,15 @@ def open_log(
 
     Args:
         url: ``http://host:port``, the processes of `lakebed fleet log`, several with commas between them;
-            ``nats://host:port,host:port/name``; ``postgresql://user:password@host:port/database``; or a folder, or the
+            ``nats://host:port,host:port/name``; ``postgresql://user:password@host:port/database``; or a folder or the
             URL of a bucket, for an embedded log that this process owns.
-        token: of a log behind HTTP; None: from the environment (`TOKEN_VARIABLE`).
-        shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
-        replicas: of each stream on NATS.
+        token: the token of a log behind HTTP; None: from the environment (`TOKEN_VARIABLE`).
+        shards: number of databases of an embedded log that is created, or of streams of one on NATS; None: the existing
+            number.
+        replicas: number of replicas of each stream on NATS.
         environment: clock, randomness and threads.
-        retry_s: how long a call to a log behind HTTP or on NATS is retried. Callers that retry their calls
-            themselves give a short time, so that theirs is the bound. None: longer than a log is without an owner
-            or leader.
+        retry_s: how long a call to a log behind HTTP or on NATS is retried. A caller that retries its calls itself
+            gives a short time, so that its own limit applies. None: longer than a log is without an owner or leader.
 
     Raises:
         InvalidRequest: ``unknown_log``: no log has such a URL. Otherwise as the implementation's opening.
@@ -48,7 +48,7 @@ def open_log(
     text = os.fspath(url)
     scheme, mark, _ = text.partition("://")
     if mark and scheme in ("http", "https"):
-        from lakebed.fleet.log.client import RETRY_S, HttpLog  # here, for it loads urllib3
+        from lakebed.fleet.log.client import RETRY_S, HttpLog  # here, because it loads urllib3
 
         endpoints = [endpoint if "://" in endpoint else f"{scheme}://{endpoint}" for endpoint in text.split(",")]
         return HttpLog(
@@ -74,7 +74,7 @@ def open_log(
 
 
 def check_log_url(url: str) -> None:
-    """Raise `InvalidRequest` (``unknown_log``) if no log has such a URL. It connects to nothing."""
+    """Check that a log can have such a URL. Raises `InvalidRequest` (``unknown_log``). Connects to nothing."""
     scheme, mark, _ = url.partition("://")
     if mark and scheme in _SERVERS:
         return

@@ -1,8 +1,8 @@
-"""The process of the embedded log: it serves while it owns the log, and waits for that while another process does.
+"""The process of the embedded log: it serves while it owns the log, and otherwise waits for the ownership.
 
-Owns: what is opened and served while this process owns it (`lakebed.fleet.tenure`). The port answers all the time;
-while another process owns the log, every call is answered 503 (`log_standby`), so clients that know all endpoints find
-the owner. Several such processes on one storage are one owner and standbys.
+Owns: what is opened and served while this process owns the log (`lakebed.fleet.tenure`). The process always listens.
+While another process owns the log, every call gets the status 503 (`log_standby`), so clients that know all endpoints
+find the owner. Several such processes on one storage are one owner and standbys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakebed.http.options import HttpOptions
 from lakebed.runtime import Environment
 
 NAME: Final = "lakebed fleet log"
-"""In front of messages on standard error."""
+"""Prefix of messages on standard error."""
 
 _MAINTAIN_S: Final = 600.0
 """How often unused space of the databases is reclaimed."""
@@ -30,11 +30,11 @@ _DEFAULT_HTTP: Final = HttpOptions(quick_threads=48)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(ServiceSettings):
-    """What a process of the log serves.
+    """Settings of a process of the log.
 
     Attributes:
         storage_url: the fleet's storage.
-        shards: of a log that is created; of one that is there None, or what it has.
+        shards: number of shards of a log that is created. For an existing log None, or its number.
         take_over: end the ownership of another process, once.
     """
 
@@ -45,9 +45,9 @@ class LogSettings(ServiceSettings):
 
 
 def _open(settings: LogSettings, endpoint: str, environment: Environment) -> LogSite:
-    """A site that serves the log as soon as this process owns it, and again after it was lost.
+    """Make a site that serves the log as soon as this process owns it, and again after it lost the log.
 
-    Raises as `open_embedded`, but not for a log that another process owns.
+    Raises as `open_embedded`, except that it waits for a log that another process owns.
     """
     site = LogSite(open_serving(NAME, settings, endpoint, environment=environment), token=settings.token)
 
@@ -83,9 +83,10 @@ def run_log(
     port: int = 0,
     started: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve the embedded log over HTTP until SIGTERM or SIGINT; as a standby, too.
+    """Serve the embedded log over HTTP until SIGTERM or SIGINT, as the owner or as a standby.
 
-    Arguments and result as `run_service`; errors too, and ``shard_count``, or the storage cannot be opened as named.
+    Arguments, result and errors as `run_service`. Also raises an error of kind ``shard_count``, and an error if the
+    storage cannot be opened as named.
     """
     return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 

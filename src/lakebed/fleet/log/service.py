@@ -1,7 +1,7 @@
-"""The embedded log as an HTTP service: what `lakebed.http` needs of it, and its routes.
+"""The embedded log as an HTTP service: its part of `lakebed.http`, and its routes.
 
-Owns: the site, the one token, and how an append waits without a thread. While this process does not own the log
-(`lakebed.fleet.log.serve`), every call is answered 503 (`log_standby`), and clients try another endpoint.
+Owns: the site, the only token, and how an append waits without a thread. While this process does not own the log
+(`lakebed.fleet.log.serve`), every call gets the status 503 (`log_standby`), and clients try another endpoint.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _TIMELINE: Final = "/timelines/{tenant}/{timeline}"
 
 
 class LogSite(FleetSite["LogCall"]):
-    """The log, as `lakebed.http` serves it; arguments as `FleetSite`.
+    """The site of the log. Arguments as `FleetSite`.
 
     Attributes:
-        log: what is served; None: another process owns it.
+        log: the log that is served; None: another process owns it.
     """
 
     title = "The log"
     statuses: ClassVar = {"log_forked": 409}
-    """The caller knows an LSN that the log does not have: the two contradict each other, and the service works."""
+    """The caller knows an LSN that the log does not have: the two contradict each other, but the service works."""
 
     def __init__(self, serving: Serving, *, token: str | None) -> None:
         super().__init__(serving, token=token)
         self.log: KeyValueLog | None = None
 
     def require_log(self) -> KeyValueLog:
-        """The log. Raises `Unavailable` (``log_standby``)."""
+        """Return the log. Raises `Unavailable` (``log_standby``)."""
         if self.log is None:
             raise Unavailable(
                 "This process waits to take over the log from its owner: ask the owner, or try again.",
@@ -68,26 +68,26 @@ class LogSite(FleetSite["LogCall"]):
         return self.log
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> LogCall:
-        """What handlers take."""
+        """Make the object that handlers take."""
         return LogCall(self, scope, receive, request_id=request_id)
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """As `FleetSite`; a fence ends the ownership."""
+        """As `FleetSite`. A fence also ends the ownership."""
         self.note(error)
         return super().error_reply(error, request_id=request_id, statuses=statuses)
 
     def note(self, error: BaseException | None) -> None:
-        """Look at an error of the log."""
+        """Note an error of the log, which may end the ownership."""
         if isinstance(error, Fenced):
             self.on_fenced()
 
     def health(self) -> dict[str, str]:
-        """Whether this process owns the log."""
+        """Report whether this process owns the log."""
         return {"status": "standby" if self.log is None else "ok"}
 
 
 class LogCall(FleetCall[LogSite]):
-    """A request of the service."""
+    """A request to the service."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class LogCall(FleetCall[LogSite]):
         return check_timeline(f"{self.path['tenant']}/{self.path['timeline']}")
 
     def lsn(self, name: str) -> int:
-        """An LSN in the query."""
+        """Return an LSN in the query."""
         self.required(name)
         return self.integer(name, default=0, low=0, high=_LSN_MAX)
 

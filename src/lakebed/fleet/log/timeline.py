@@ -1,16 +1,18 @@
-"""One timeline of the log in a key-value store: its keys, and what of it is kept in memory.
+"""One timeline of the log in a key-value store: its keys, and the part of it that is kept in memory.
 
-Keys (DO NOT CHANGE; numbers of LSNs have 20 digits, so that keys are in their order)::
+Keys (DO NOT CHANGE; LSNs in keys have 20 digits, so that keys are sorted by LSN)::
 
     t/<timeline>          tail: the last LSN and the checksum of the last record, the LSN after which it was begun, and
-                          of a timeline that has ended how
-    h/<timeline>          horizon: the last LSN that was pruned, or that after which it was begun
+                          how it has ended, if it has
+    h/<timeline>          horizon: the last LSN that was pruned, or the LSN after which it was begun
     r/<timeline>/<LSN>    the record that ends at an LSN
-    i/<timeline>/<LSN>    the write id of the record that ends at an LSN; kept for a while after it was pruned
+    i/<timeline>/<LSN>    the write id of the record that ends at an LSN; kept for a while after the record was pruned
 
-Invariants: every append changes the tail under the condition that it is the one that was read; so of two appends at one
-position one fails, and none follows the end. The tail of a timeline that was dropped stays, so that it is not created
-again. `r/` has a key for each `i/` key above the horizon.
+Invariants:
+- Every append changes the tail on the condition that it is unchanged since it was read. So of two appends at one
+  position one fails, and no append follows the end.
+- The tail of a dropped timeline stays, so that the timeline is not created again.
+- `r/` has a key for each `i/` key above the horizon.
 
 Format page: docs/format/fleet-log.md.
 """
@@ -33,7 +35,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 
 _TAIL: Final = struct.Struct("<QQQ")
 _END: Final = struct.Struct("<Q")
-"""Behind the tail of a timeline that has ended."""
+"""Follows the tail of a timeline that has ended."""
 _LSN: Final = struct.Struct("<Q")
 _DIGITS: Final = 20
 
@@ -48,28 +50,28 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, timeline: str, *, prefix: bytes = b"") -> Keys:
-        """All of a timeline's keys begin with `prefix`, of a store that has other things too."""
+        """Return the keys of a timeline. All begin with `prefix`, for a store that has other contents too."""
         name = timeline.encode()
         return cls(
             prefix + b"t/" + name, prefix + b"h/" + name, prefix + b"r/" + name + b"/", prefix + b"i/" + name + b"/"
         )
 
     def record(self, lsn: int) -> bytes:
-        """Of the record that ends at an LSN."""
+        """Return the key of the record that ends at an LSN."""
         return b"%s%0*d" % (self.records, _DIGITS, lsn)
 
     def write_id(self, lsn: int) -> bytes:
-        """Of the write id of the record that ends at an LSN."""
+        """Return the key of the write id of the record that ends at an LSN."""
         return b"%s%0*d" % (self.write_ids, _DIGITS, lsn)
 
 
 def lsn_in(key: bytes) -> int:
-    """The LSN at the end of a key."""
+    """Return the LSN at the end of a key."""
     return int(key[-_DIGITS:])
 
 
 class Tail(NamedTuple):
-    """What the store has of a timeline's end."""
+    """The stored end of a timeline."""
 
     mark: LogMark
     begun_after: int
@@ -77,13 +79,13 @@ class Tail(NamedTuple):
 
 
 def encode_tail(tail: Tail) -> bytes:
-    """The value of a tail."""
+    """Return the value of a tail."""
     value = _TAIL.pack(tail.mark.lsn, int(tail.mark.checksum, 16), tail.begun_after)
     return value if tail.end is End.OPEN else value + _END.pack(tail.end)
 
 
 def decode_tail(value: bytes | None, *, timeline: str) -> Tail:
-    """The end of a timeline. Raises `NotFound` if it is not there, or was dropped."""
+    """Return the end of a timeline. Raises `NotFound` if it does not exist or was dropped."""
     tail = None if value is None else _read_tail(value, timeline=timeline)
     if tail is None or tail.end is End.DROPPED:
         raise timeline_not_found(timeline)
@@ -105,12 +107,12 @@ def _read_tail(value: bytes, *, timeline: str) -> Tail:
 
 
 def encode_horizon(lsn: int) -> bytes:
-    """The value of a horizon."""
+    """Return the value of a horizon."""
     return _LSN.pack(lsn)
 
 
 def decode_horizon(value: bytes | None, *, timeline: str) -> int:
-    """The last LSN that was pruned."""
+    """Return the last LSN that was pruned."""
     if value is None or len(value) != _LSN.size:
         raise Corruption(f"The horizon of {timeline} in the log is damaged: {value!r}.", path=timeline)
     lsn: int = _LSN.unpack(value)[0]
@@ -118,20 +120,20 @@ def decode_horizon(value: bytes | None, *, timeline: str) -> int:
 
 
 def id_bytes(write_id: str) -> bytes:
-    """A write id as it is stored."""
+    """Return a write id in its stored form."""
     return UUID(write_id).bytes
 
 
 @dataclass(slots=True)
 class Timeline:
-    """What is known of a timeline: durable, and complete up to `mark`.
+    """The known state of a timeline: durable, and complete up to `mark`.
 
     Attributes:
         mark: the position at its end.
         begun_after: the LSN after which it was begun.
         horizon: the last LSN that was pruned.
-        end: whether it takes rows; one that was dropped is known to be gone.
-        write_ids: those of the newest records.
+        end: whether it takes rows. A dropped timeline is known to be gone.
+        write_ids: the write ids of the newest records.
         recent: the newest records, oldest first: all that end behind `recent_after`.
         is_stale: whether the store may have more by now.
     """
@@ -148,16 +150,16 @@ class Timeline:
 
     @property
     def tail(self) -> Tail:
-        """As the store has it."""
+        """The tail as stored."""
         return Tail(self.mark, self.begun_after, self.end)
 
     @property
     def bounds(self) -> LogBounds:
-        """What can be read."""
+        """The LSNs that can be read."""
         return LogBounds(self.horizon + 1, self.mark.lsn)
 
     def recent_behind(self, after: int, *, bytes_max: int) -> list[bytes]:
-        """Records behind an LSN that is not below `recent_after`, the first and as many more as `bytes_max` allows."""
+        """Return the first record behind an LSN >= `recent_after`, and as many more as `bytes_max` allows."""
         bodies: list[bytes] = []
         size = 0
         for _, body in self.recent[bisect_right(self.recent, after, key=_lsn_of) :]:
@@ -178,22 +180,22 @@ def _lsn_of(entry: tuple[int, bytes]) -> int:
 
 
 def new_timeline(keys: Keys, timeline: str, *, after: int) -> Timeline:
-    """A timeline that begins."""
+    """Return a timeline that begins."""
     return Timeline(keys, begin(timeline, after=after), after, after, recent_after=after)
 
 
 def load_timeline(
     now: KeyValueSnapshot, keys: Keys, timeline: str, *, known: Timeline | None, now_s: float, limits: WriteIdLimits
 ) -> Timeline | None:
-    """A timeline as it is in a store; None if it was never created.
+    """Load a timeline from a store; None if it was never created.
 
     Args:
-        known: what was known of it before, so that only write ids behind it are read. Not to be used any more: the
+        known: the state that was known before, so that only newer write ids are read. Must not be used afterwards: its
             write ids become those of the result.
         now_s: the time by the monotonic clock.
         limits: which write ids are kept.
 
-    Cost: 2 gets, and a scan of the write ids that are not known.
+    Cost: 2 gets, and a scan of the unknown write ids.
     """
     value, horizon_value = now.get_many([keys.tail, keys.horizon])
     if value is None:
@@ -215,12 +217,12 @@ def load_timeline(
 
 
 def prunable(now: KeyValueSnapshot, keys: Keys, through: int, *, after: int = -1) -> Sequence[int]:
-    """The LSNs behind `after`, up to `through`, whose write ids are there, ascending. Cost: a scan."""
+    """Return the LSNs behind `after`, up to `through`, that have a write id, ascending. Cost: a scan."""
     return [lsn_in(key) for key, _ in now.scan(keys.write_id(after + 1), keys.write_id(through + 1))]
 
 
 def scan_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: int) -> list[bytes]:
-    """Records behind an LSN, the first and as many more as `bytes_max` allows. Cost: a scan."""
+    """Return the first record behind an LSN, and as many more as `bytes_max` allows. Cost: a scan."""
     bodies: list[bytes] = []
     size = 0
     for _, body in now.scan(keys.record(after + 1), _end(keys.records)):
@@ -232,5 +234,5 @@ def scan_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: in
 
 
 def _end(prefix: bytes) -> bytes:
-    """The key behind all keys with a prefix that ends in a slash."""
+    """Return the key behind all keys with a prefix that ends in a slash."""
     return prefix[:-1] + b"0"

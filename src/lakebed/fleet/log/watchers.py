@@ -1,4 +1,4 @@
-"""Who waits for which timeline to end at another LSN."""
+"""Waiters for a change of a timeline's last LSN."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ThreadSignal:
 
 
 class Watcher:
-    """Waits for timelines.
+    """Waits for changes of some timelines.
 
     Args:
-        after: the last LSN that is known of each.
-        signal: how it is woken.
+        after: the last known LSN of each timeline.
+        signal: wakes the waiter.
     """
 
     __slots__ = ("after", "signal")
@@ -42,7 +42,7 @@ class Watchers:
     """All watchers of a log.
 
     Args:
-        lock: the log's.
+        lock: the log's lock.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
@@ -50,13 +50,13 @@ class Watchers:
         self._by_timeline: dict[str, set[Watcher]] = {}
 
     def add(self, watcher: Watcher) -> None:
-        """Wake a watcher at every change of its timelines, from now on."""
+        """Begin to wake a watcher at every change of its timelines."""
         with self._lock:
             for timeline in watcher.after:
                 self._by_timeline.setdefault(timeline, set()).add(watcher)
 
     def remove(self, watcher: Watcher) -> None:
-        """Wake it no longer."""
+        """Stop waking a watcher."""
         with self._lock:
             for timeline in watcher.after:
                 watchers = self._by_timeline.get(timeline)
@@ -66,11 +66,11 @@ class Watchers:
                         del self._by_timeline[timeline]
 
     def wake(self, timelines: Iterable[str]) -> None:
-        """Wake the watchers of some timelines. Under the lock."""
+        """Wake the watchers of some timelines. Called under the lock."""
         for timeline in timelines:
             for watcher in self._by_timeline.get(timeline, ()):
                 watcher.signal.wake()
 
     def wake_all(self) -> None:
-        """Wake every watcher. Under the lock."""
+        """Wake every watcher. Called under the lock."""
         self.wake(list(self._by_timeline))

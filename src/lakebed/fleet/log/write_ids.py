@@ -1,12 +1,13 @@
 """The write ids that a log over the key-value port remembers of one timeline. Pure.
 
-Owns: which are forgotten, and when a timeline takes no append so that none has to be forgotten too soon.
+Owns: which ids are forgotten, and when a timeline must refuse appends so that no id is forgotten too soon.
 
-Invariants: an id is forgotten only when `WriteIdLimits.kept` newer ones are there and `WriteIdLimits.window_s` seconds
-have passed since this process learned that its record is durable. Another process learned it at that time or later, or
-wrote it before, so an id is never taken for older than it is. Time is that of the monotonic clock: no one sets it.
+Invariants: an id is forgotten only if `WriteIdLimits.kept` newer ids exist, and `WriteIdLimits.window_s` seconds have
+passed since this process learned that the id's record is durable. Another process learned it at that time or later, or
+wrote the record before. So an id is never considered older than it is. Times are those of the monotonic clock, which
+cannot be set.
 
-Does not know: stores. What the store has of forgotten ids, a prune deletes (`lakebed.fleet.log.changes`).
+Does not know: stores. A prune deletes forgotten ids from the store (`lakebed.fleet.log.changes`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from lakebed.fleet.log.port import WRITE_ID_WINDOW_S, WRITE_IDS_KEPT
 
 _FORGOTTEN_AT_ONCE: Final = 4_096
-"""Most ids that one trim forgets, about a millisecond of work: others wait for the log's lock meanwhile."""
+"""Most ids that one trim forgets. It takes about a millisecond, in which other threads wait for the log's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class WriteIdLimits:
     """What a log remembers of a timeline.
 
     Attributes:
-        kept: the newest write ids, however old.
-        window_s: seconds for which each is remembered, however many follow.
-        count_max: appends within `window_s`; more are refused until it has passed. A log that begins to use a timeline
-            also remembers so many that it finds. Each takes about 150 bytes of memory.
+        kept: number of the newest write ids that are remembered, whatever their age.
+        window_s: seconds for which each write id is remembered, however many follow.
+        count_max: most appends within `window_s`. More are refused until it has passed. When a log begins to use a
+            timeline, it also loads at most this number of ids. Each takes about 150 bytes of memory.
     """
 
     kept: int = WRITE_IDS_KEPT
@@ -44,8 +45,8 @@ class _Lot(NamedTuple):
 
     Attributes:
         until_s: when they may be forgotten, by the monotonic clock.
-        id_count: how many they are.
-        appended_count: how many of them were appended since the timeline is in memory.
+        id_count: number of the ids.
+        appended_count: number of those that were appended since the timeline is in memory.
     """
 
     until_s: float
@@ -54,29 +55,29 @@ class _Lot(NamedTuple):
 
 
 class WriteIds:
-    """Write ids of the newest records of a timeline, each with the LSN at the end of its record."""
+    """Write ids of the newest records of a timeline, each with the last LSN of its record."""
 
     __slots__ = ("_added", "_appended", "_lots", "_lsns", "_order", "_young", "last_lsn")
 
     def __init__(self) -> None:
         self._lsns: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()
-        """The same ids in the order of LSNs: a dictionary is slow at finding its oldest entry."""
+        """The same ids in the order of LSNs, because a dictionary finds its oldest entry slowly."""
         self._lots: deque[_Lot] = deque()
         self._young = self._appended = self._added = 0
         self.last_lsn = 0
-        """Of the newest id that was ever added."""
+        """LSN of the newest id that was ever added."""
 
     def __len__(self) -> int:
         return len(self._lsns)
 
     @property
     def first_lsn(self) -> int | None:
-        """Of the oldest id that is remembered."""
+        """LSN of the oldest remembered id."""
         return self._lsns[self._order[0]] if self._order else None
 
     def get(self, write_id: bytes) -> int | None:
-        """The LSN of an id that is remembered."""
+        """Return the LSN of a remembered id, or None."""
         return self._lsns.get(write_id)
 
     def is_full(self, now_s: float, limits: WriteIdLimits) -> bool:
@@ -86,7 +87,7 @@ class WriteIds:
         return self._appended + self._added >= limits.count_max
 
     def add(self, write_id: bytes, lsn: int) -> None:
-        """Remember the id of a record behind all others; `settle` says when it was learned."""
+        """Remember the id of a record behind all others. The following `settle` tells when it was learned."""
         if write_id not in self._lsns:
             self._order.append(write_id)
         self._lsns[write_id] = self.last_lsn = lsn
@@ -105,7 +106,7 @@ class WriteIds:
         self._lots.append(_Lot(now_s + limits.window_s, self._young, 0))
 
     def settle(self, now_s: float, limits: WriteIdLimits) -> None:
-        """Say that what was added is durable now, and forget what may be forgotten, as `trim` does."""
+        """Record that all added ids are durable now, and forget what may be forgotten, as `trim` does."""
         added = self._added
         if added:
             until_s = math.ceil(now_s + limits.window_s)
@@ -117,11 +118,11 @@ class WriteIds:
             self._young += added
             self._appended += added
             self._added = 0
-        # Twice what came, so that ids do not gather that may be forgotten, however many come at once.
+        # Twice as many as were added, so that ids that may be forgotten do not accumulate, whatever the rate.
         self._forget_old(now_s, limits, count_max=max(_FORGOTTEN_AT_ONCE, 2 * added))
 
     def trim(self, now_s: float, limits: WriteIdLimits) -> bool:
-        """Forget what may be forgotten, oldest first, but at most some thousands; whether others are left for later."""
+        """Forget some thousands of the ids that may be forgotten, oldest first. Return whether others are left."""
         return self._forget_old(now_s, limits, count_max=_FORGOTTEN_AT_ONCE)
 
     def _forget_old(self, now_s: float, limits: WriteIdLimits, *, count_max: int) -> bool:

@@ -1,1 +1,1 @@
-"""Nodes: tenants that are attached, their timelines, and the transactions in which their files are written."""
+"""Nodes: the tenants attached to them, their timelines, and the transactions in which their files are written."""

@@ -1,7 +1,7 @@
-"""Bodies of a node's HTTP interface: what the service and its client exchange. Pure data.
+"""Bodies of a node's HTTP interface, which the service and its client exchange. Pure data.
 
-Keys and values are bytes, so requests with several of them are MessagePack; a single value is the body of its reply. A
-scan is an Arrow IPC stream. Everything else is JSON, as `lakebed.fleet.ports` has it.
+Keys and values are bytes, so requests with several of them are MessagePack. A single value is the body of its reply. A
+scan is an Arrow IPC stream. All other bodies are JSON of the types in `lakebed.fleet.ports`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import msgspec
 API: Final = "/node/v1"
 
 LSN_HEADER: Final = "x-lakebed-lsn"
-"""Of a reply with a value: as of which LSN it was read."""
+"""Header of a reply with a value: the LSN of the state that was read."""
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 
 BODY_BYTES_MAX: Final = 64 << 20
-"""Largest request: keys of one `get_many`."""
+"""Largest request: the keys of one `get_many`."""
 
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The last bytes of an Arrow IPC stream: without them a reply was cut off."""
+"""The last bytes of an Arrow IPC stream. A reply without them was cut off."""
 
 
 class KeysBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +33,7 @@ class KeysBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 URL_KEY_BYTES_MAX: Final = 8 << 10
-"""Longest keys that a URL has, as every proxy passes them: longer ones are in a body."""
+"""Longest key in a URL, which every proxy passes. Longer keys are in a body."""
 
 
 class RangeBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +46,7 @@ class RangeBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckpointBody(msgspec.Struct, frozen=True):
-    """The committed transaction."""
+    """The transaction that was committed."""
 
     txn: int
 
@@ -62,6 +62,6 @@ class Utilization(msgspec.Struct, frozen=True):
     cached_bytes: int
     cache_bytes: int
     lag_rows: int
-    """Over all tenants, as far as is known."""
+    """Rows in the log that are not ingested, for all tenants, as far as is known."""
     problems: dict[str, str]
-    """Tenants whose last step failed, with the error; at most a hundred."""
+    """The error of each tenant whose last step failed; at most a hundred tenants."""

@@ -1,8 +1,12 @@
 """Changes of the set of timelines. Pure.
 
-Owns: what each `TimelineChange` makes of the timelines, and why it is refused. Invariants: a timeline is branched from
-committed files, at a committed LSN that is not below the cutoff; names are unique; a change that is there already is
-recognized by the id of the timeline that it makes, also when the timeline went since.
+Owns: the effect of each `TimelineChange`, and the reasons to refuse it.
+
+Invariants:
+- A timeline is branched from committed files, at a committed LSN that is not below the cutoff.
+- Names are unique.
+- A change that was already made is recognized by the id of the timeline that it makes, even if that timeline was
+  deleted since.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from lakebed.fleet.node.indices import branch_index, find
 from lakebed.fleet.ports import TimelineChange
 
 MAKING: Final = ("create", "branch", "pin", "restore")
-"""Kinds that make a timeline, whose id the caller mints."""
+"""Kinds of changes that make a timeline. The caller mints its id."""
 
 _KINDS: Final = (*MAKING, "delete", "detach")
 
@@ -28,7 +32,7 @@ Timelines = Mapping[str, TimelineIndex]
 
 
 def check_change(change: TimelineChange) -> None:
-    """Refuse a change that is wrong whatever the timelines are. Raises `InvalidRequest`."""
+    """Refuse a change that is wrong whatever timelines there are. Raises `InvalidRequest`."""
     if change.kind not in _KINDS:
         raise InvalidRequest(
             f"{change.kind!r} is not a change of timelines: use {', '.join(_KINDS)}.", kind="invalid_change"
@@ -47,9 +51,9 @@ def check_change(change: TimelineChange) -> None:
 
 
 def is_done(timelines: Timelines, change: TimelineChange) -> bool:
-    """Whether timelines have a change already. A delete or detach is recognized only with the timeline's id.
+    """Whether a change was already made. A delete or detach is recognized only with the timeline's id.
 
-    Raises `AlreadyExists` when another change has used the id.
+    Raises `AlreadyExists` if another change used the id.
     """
     if change.kind in MAKING:
         index = timelines.get(change.id)
@@ -65,7 +69,7 @@ def is_done(timelines: Timelines, change: TimelineChange) -> bool:
 
 
 def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
-    """Refuse to make a timeline again that was made by the same request and went since.
+    """Refuse to make a timeline again that the same request made before and that was deleted since.
 
     Raises `NotFound` (``timeline_not_found``).
     """
@@ -81,13 +85,13 @@ def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
 def change_timelines(
     timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int, expires_ms: int | None = None
 ) -> Timelines:
-    """The timelines after a change.
+    """Return the timelines after a change.
 
     Args:
-        timelines: as they are in the working set.
-        committed: those of the base, from which is branched.
-        change: checked by `check_change`; of a detach, the files are written anew already.
-        expires_ms: when a pin goes by itself.
+        timelines: the timelines of the working set.
+        committed: the timelines of the base, from which a branch is made.
+        change: checked by `check_change`. For a detach, the files are already rewritten.
+        expires_ms: when a pin expires.
 
     Raises:
         AlreadyExists: ``timeline_exists``.
@@ -119,9 +123,9 @@ def change_timelines(
 
 
 def find_target(timelines: Timelines, change: TimelineChange) -> TimelineIndex:
-    """What a delete or detach is of: the timeline with the id, while it has the name that was asked for.
+    """Return the timeline that a delete or detach is for: the one with the id, if it still has the requested name.
 
-    A restore gives the name to another timeline, and keeps this one under a name of its own, because it is to be kept.
+    A restore gives the name to another timeline, and keeps the former one under another name.
 
     Raises `NotFound` (``timeline_not_found``); `Conflict` (``timeline_renamed``).
     """
@@ -137,13 +141,13 @@ def find_target(timelines: Timelines, change: TimelineChange) -> TimelineIndex:
 
 
 def without_expired(timelines: Timelines, *, now_ms: int) -> Timelines:
-    """The timelines without pins that have expired; the same object when there are none."""
+    """Return the timelines without expired pins; the same object if there are none."""
     gone = {id for id, index in timelines.items() if index.expires_ms is not None and index.expires_ms <= now_ms}
     return {id: index for id, index in timelines.items() if id not in gone} if gone else timelines
 
 
 def check_free(timelines: Timelines, name: str) -> None:
-    """Raise `AlreadyExists` when a timeline has the name."""
+    """Check that a name is free. Raises `AlreadyExists` if a timeline has it."""
     if any(index.name == name for index in timelines.values()):
         raise AlreadyExists(
             f"The tenant has a timeline {name!r} already: choose another name.", kind="timeline_exists", timeline=name
@@ -151,7 +155,7 @@ def check_free(timelines: Timelines, name: str) -> None:
 
 
 def find_timeline(timelines: Timelines, name: str) -> TimelineIndex:
-    """A timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
+    """Return a timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
     timeline = find(timelines, name)
     if timeline is None:
         names = ", ".join(sorted(index.name for index in timelines.values())[:20])

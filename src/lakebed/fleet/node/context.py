@@ -1,4 +1,4 @@
-"""What all tenants of one node share."""
+"""The parts of a node that all its tenants share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakebed.runtime import Environment
 
 @dataclass(slots=True)
 class NodeContext:
-    """The parts that a tenant uses.
+    """The parts of a node that a tenant uses.
 
     Attributes:
-        name: the node's.
-        is_reported: the control plane knows what this process has resumed: before that nothing is committed.
-        control_is_away: the last heartbeat was not answered: no new request to commit is made.
-        control_ahead_ms: the control plane's Unix time above `monotonic_ms`, by its last answer; None: there was none.
+        name: the node's name.
+        is_reported: the control plane knows what this process has resumed. Nothing is committed before that.
+        control_is_away: the last heartbeat was not answered. Then no new request to commit is made.
+        control_ahead_ms: the control plane's Unix time minus `monotonic_ms`, by its last answer; None: no answer yet.
         paused: tenants whose ingestion the control plane has paused.
     """
 
@@ -46,7 +46,7 @@ class NodeContext:
 
     @property
     def file_options(self) -> FileOptions:
-        """How layers are written."""
+        """How to write layers."""
         return FileOptions(block_bytes=self.options.block_bytes, bits_per_key=self.options.filter_bits_per_key)
 
     def now_ms(self) -> int:
@@ -54,17 +54,17 @@ class NodeContext:
         return self.environment.clock.now_ms()
 
     def monotonic_ms(self) -> int:
-        """Milliseconds from an arbitrary start. For waits and ages: they do not follow a wall clock that is set."""
+        """Milliseconds from an arbitrary start, for waits and ages. Setting the wall clock does not change them."""
         return int(self.environment.clock.monotonic_s() * 1000)
 
-    # No clock is trusted alone: one that was set wrong, here or at the control plane, ends nothing before its time.
+    # Neither clock is trusted alone: a wrong clock, here or at the control plane, ends nothing too early.
 
     def agreed_ms(self) -> int:
-        """Unix milliseconds, UTC, that have come by our clock and by the control plane's; 0 before it was heard."""
+        """Unix milliseconds, UTC, that both our clock and the control plane's have reached; 0: it never answered."""
         return 0 if self.control_ahead_ms is None else min(self.now_ms(), self._control_ms())
 
     def end_ms(self, lifetime_ms: int) -> int:
-        """When something ends that begins now, by the later of the two clocks."""
+        """When a lifetime that begins now ends, by the later of the two clocks."""
         return min(max(self.now_ms(), self._control_ms()) + lifetime_ms, NUMBER_MAX)
 
     def _control_ms(self) -> int:

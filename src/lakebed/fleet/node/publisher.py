@@ -1,11 +1,14 @@
-"""How the engine's files become part of the open transaction: the granted publisher.
+"""The granted publisher: it makes the engine's files part of the open transaction.
 
-Owns: `GrantedPublisher`, the `lakebed.lsm.publisher.VersionPublisher` of one timeline. A set of files is published by
-replacing the timeline in the working set, in memory and in the local state: no request. It becomes visible to others
+Owns: `GrantedPublisher`, the `lakebed.lsm.publisher.VersionPublisher` of one timeline. It publishes a set of files by
+replacing the timeline in the working set, in memory and in the local state, without a request. Others see the files
 when the transaction is committed.
 
-Invariants: the caller of every step holds the tenant's turn, so no transaction is frozen or exchanged during a step; a
-file id is greater than all ids minted here before. Does not know: when to flush or compact, what is committed.
+Invariants:
+- The caller of every step holds the tenant's turn, so no transaction is frozen or replaced during a step.
+- A file id is greater than all ids that were minted here before.
+
+Does not know: when to flush or compact, what is committed.
 """
 
 from __future__ import annotations
@@ -25,22 +28,22 @@ from lakebed.runtime import Environment
 
 
 class Owner(Protocol):
-    """What a publisher needs of its tenant."""
+    """The part of a tenant that a publisher uses."""
 
     @property
     def transaction(self) -> OpenTransaction | None:
         """The open transaction; None: nothing may be written."""
 
     def note_path(self, file_id: str, path: str) -> None:
-        """A new file is at this path."""
+        """Record the path of a new file."""
 
 
 class GrantedPublisher:
-    """Publishes one timeline's files.
+    """Publishes the files of one timeline.
 
     Args:
-        timeline: its id.
-        tenant: its name, for paths and errors.
+        timeline: the timeline's id.
+        tenant: the tenant's name, for paths and errors.
     """
 
     def __init__(self, owner: Owner, timeline: str, *, tenant: str, environment: Environment) -> None:
@@ -50,22 +53,22 @@ class GrantedPublisher:
         self._environment = environment
         self._last_id: str | None = None
         self.cutoff = 0
-        """The oldest LSN for which the steps that run now keep versions (`Tree.retain_since_sequence`)."""
+        """The oldest LSN for which the running steps keep versions (`Tree.retain_since_sequence`)."""
 
     def path_of(self, file_id: str) -> str:
-        """The path of a new file, recorded before it is returned."""
+        """Return the path of a new file. Record it first."""
         transaction = self._open()
         path = transaction.mint(layer_path(self._tenant, transaction.txn, self._timeline, file_id))
         self._owner.note_path(file_id, path)
         return path
 
     def next_file_id(self) -> str:
-        """An id greater than all given out before. Cost: no request."""
+        """Return an id that is greater than all ids returned before. Cost: no request."""
         self._last_id = mint_file_id(self._last_id, environment=self._environment)
         return self._last_id
 
     def publish_flush(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
-        """Put a file in front of level 0; `token` is the `LogMark` at the memtable's end."""
+        """Put a file at the front of level 0. `token` is the `LogMark` at the memtable's end."""
         index = self._index()
         if index.lsn >= last_sequence:
             return index.files
@@ -75,12 +78,12 @@ class GrantedPublisher:
         return self._publish(with_file(index, file, txn=self._open().txn, mark=token, cutoff=cutoff))
 
     def begin_compaction(self, task: CompactionTask) -> CompactionJob:
-        """Only check that the transaction is open: one compaction runs at a time."""
+        """Check that the transaction is open. Nothing else is needed: one compaction runs at a time."""
         self._open()
         return self
 
     def publish_compaction(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
-        """Put a compaction's output in the place of its inputs. Raises `Conflict` when an input is gone."""
+        """Replace a compaction's inputs by its output. Raises `Conflict` if an input is gone."""
         index = self._index()
         if run is not None and run in index.files.runs:
             return index.files
@@ -94,10 +97,10 @@ class GrantedPublisher:
         return self._publish(with_files(index, files, txn=self._open().txn, cutoff=cutoff))
 
     def abandon(self, job: CompactionJob) -> None:
-        """Nothing: what was written is recorded, and goes on the deadlist."""
+        """Do nothing: the written files are recorded, and go on the deadlist."""
 
     def publish_refresh(self) -> FileSet:
-        """The files of the working set."""
+        """Return the files of the working set."""
         return self._index().files
 
     def _publish(self, index: TimelineIndex) -> FileSet:

@@ -1,7 +1,10 @@
 """Reads of attached tenants at an LSN.
 
-Owns: waiting for an LSN, and what a missing file means. Invariants: what is returned is the state as of one LSN that is
-at least as new as was asked for; a missing file is never taken for an absent key.
+Owns: waiting for an LSN, and the interpretation of a missing file.
+
+Invariants:
+- A result is the state as of one LSN, which is at least as new as requested.
+- A missing file is never taken for an absent key.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ KEY_COUNT_MAX: Final = 100_000
 """Most keys of one `get_many`."""
 
 _LOOK_S: Final = 0.02
-"""Wait between two looks at a tenant whose ingestion pauses."""
+"""Pause between two checks of a tenant whose ingestion is paused."""
 
 _LOG_WAIT_S: Final = 1.0
-"""Longest wait for the log at once: the tenant may be attached anew meanwhile."""
+"""Longest single wait for the log: the tenant may be attached again meanwhile."""
 
 
 class Reads:
     """Reads of a node's tenants.
 
     Args:
-        wake: called with each tenant for which a step may be due.
+        wake: called with each tenant for which a step may have become due.
     """
 
     def __init__(self, context: NodeContext, *, wake: Callable[[AttachedTenant], None]) -> None:
@@ -96,7 +99,10 @@ class Reads:
             raise self.file_gone(attached, error) from error
 
     def file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
-        """A missing file is normal in a transaction that will be rejected: ask, to learn it."""
+        """Return the error for a missing file, and ask for a commit.
+
+        A missing file is normal in a transaction that will be rejected. Only a commit tells whether this is one.
+        """
         if isinstance(error, Corruption) and error.kind != "file_missing":
             return error
         if attached.transaction is not None:
@@ -109,7 +115,7 @@ class Reads:
         )
 
     def _await_timeline(self, attached: AttachedTenant, name: str, lsn: int | None, at_least: int) -> Timeline:
-        """The timeline, once it has ingested what is asked for. Raises `Unavailable` (``lsn_not_reached``)."""
+        """Return the timeline once it has ingested the requested LSN. Raises `Unavailable` (``lsn_not_reached``)."""
         if (lsn is not None and lsn < 0) or at_least < 0:
             raise InvalidRequest("The LSN is negative: an LSN is a whole number from 0.", kind="invalid_lsn")
         needed = max(at_least, lsn or 0)
@@ -136,7 +142,7 @@ class Reads:
                     clock.sleep(min(left_s, _LOOK_S))
                 else:
                     log.wait(timeline.log_key, timeline.last_lsn, timeout_s=min(left_s, _LOG_WAIT_S))
-            except (Conflict, NotFound) as error:  # pruned, or dropped: another node has committed more
+            except (Conflict, NotFound) as error:  # pruned or dropped: another node has committed more
                 raise _not_reached(attached.tenant, timeline, needed) from error
 
 

@@ -1,8 +1,13 @@
 """The process of a node: its workers, its heartbeats, and its HTTP service.
 
-Owns: `NodeThreads`, which calls the node's steps, and the order of the end: requests end, then the workers, then what
-is ingested is committed within a bounded time, then the local state is given back. A node that is killed instead loses
-nothing: what was not committed is read from the log again.
+Owns: `NodeThreads`, which runs the node's steps, and the order of a shutdown:
+
+1. Requests end.
+2. The workers end.
+3. What is ingested is committed, within a bounded time.
+4. The local state is released.
+
+A node that is killed instead loses nothing: uncommitted rows are read from the log again.
 """
 
 from __future__ import annotations
@@ -35,34 +40,34 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
 NAME: Final = "lakebed fleet node"
-"""In front of messages on standard error."""
+"""Prefix of messages on standard error."""
 
 _CONTROL_RETRY_S: Final = 1.0
-"""How long one request to the control plane is retried; the step that made it is retried anyway."""
+"""How long one request to the control plane is retried. The step that made it is tried again in any case."""
 _LOG_RETRY_S: Final = 2.0
-"""The same for the log: a read that waits for an LSN ends about when `NodeOptions.read_wait_ms` are over."""
+"""The same for the log. A read that waits for an LSN ends soon after `NodeOptions.read_wait_ms`."""
 _IDLE_S: Final = 0.02
-"""Wait of a worker that found nothing to do."""
+"""Pause of a worker that found nothing to do."""
 _WATCH_S: Final = 5.0
-"""Longest wait for the log at once: a tenant that is attached meanwhile is watched after it."""
+"""Longest single wait for the log. A tenant that is attached meanwhile is watched from the next wait on."""
 _END_S: Final = 10.0
-"""How long the commits at the end may take."""
+"""How long the commits of a shutdown may take."""
 _DEFECTS_MAX: Final = 100
-"""Different defects that are remembered, so that each is reported once."""
+"""Most different defects that are remembered in order to report each once."""
 _DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, uploads_max=8)
 _DEFAULT_OPTIONS: Final = NodeOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings(ServiceSettings):
-    """What a process of a node serves.
+    """Settings of a node's process.
 
     Attributes:
-        control: URL of the control plane, several with commas between them; it says where storage and log are.
+        control: URL of the control plane, or several with commas between them. It tells where storage and log are.
         local: the folder of the local state.
         name: unique in the fleet; None: the name of the folder.
-        log: URL of the log with its credentials; None: what the control plane says.
-        advertised: the URL at which others reach the node; None: where it listens.
+        log: URL of the log with its credentials; None: as the control plane says.
+        advertised: the URL at which others reach the node; None: the address on which it listens.
     """
 
     control: str
@@ -75,12 +80,12 @@ class NodeSettings(ServiceSettings):
 
 
 class NodeThreads:
-    """The threads of a node: workers, one that watches the log, one for heartbeats. Close it to end them.
+    """The threads of a node: workers, one that watches the log, one for heartbeats. `close` ends them.
 
     No error ends a thread: it is reported, and the thread continues.
 
     Args:
-        on_defect: receives an error that no code foresees, each once; None: it is printed with its traceback.
+        on_defect: called once with each unexpected error; None: print it with its traceback.
     """
 
     def __init__(
@@ -98,7 +103,7 @@ class NodeThreads:
         self._is_over = False
         self._on_defect = on_defect or _print_defect
         self._told: dict[str, str] = {}
-        """The last error of each thread's work."""
+        """The last error of each kind of work."""
         self._defects: set[str] = set()
         node.watches_in_background = True
         loops: list[tuple[str, Callable[[], None]]] = [
@@ -109,14 +114,14 @@ class NodeThreads:
         self._joins = [environment.runtime.spawn(loop, name=f"lakebed-node-{name}") for name, loop in loops]
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; whether to continue."""
+        """Wait. Return whether to continue."""
         with self._changed:
             if not self._is_over:
                 self._changed.wait(seconds)
             return not self._is_over
 
     def _try(self, what: str, call: Callable[[], object]) -> bool:
-        """Call a function and report its error, if it is another one than last; whether it returned something true."""
+        """Call a function. Report its error unless it equals the last one. Return whether the result is true."""
         try:
             result = call()
         except Exception as error:
@@ -134,9 +139,9 @@ class NodeThreads:
             if is_defect and len(self._defects) < _DEFECTS_MAX:
                 self._defects.add(text)
         if is_known or (isinstance(error, Conflict) and error.kind == "node_decommissioned"):
-            return  # a node that was decommissioned serves reads still
+            return  # a decommissioned node still serves reads
         if self._is_over and isinstance(error, Closed):
-            return  # the log, under the thread that watches it
+            return  # the log was closed while a thread watched it
         if is_defect:
             self._on_defect(error)
         else:
@@ -159,7 +164,7 @@ class NodeThreads:
                 return
 
     def close(self) -> None:
-        """End the threads but the one that watches the log, and commit what is ingested, within a bounded time."""
+        """End all threads except the one that watches the log, and commit what is ingested, within a bounded time."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -172,7 +177,7 @@ class NodeThreads:
         self._joins[0]()
 
     def join(self) -> None:
-        """Wait for the thread that watches the log, which ends once the log is closed."""
+        """Wait for the thread that watches the log. It ends once the log is closed."""
         self._joins[1]()
 
 
@@ -186,10 +191,10 @@ def run_node(
     """Serve a node over HTTP until SIGTERM or SIGINT. Arguments and result as `run_service`.
 
     Raises:
-        InvalidRequest: as `run_service`; or storage or log cannot be opened as named.
+        InvalidRequest: as `run_service`; or the URL of storage or log is wrong.
         Conflict: kind ``local_state_locked``, ``node_decommissioned``.
-        Unavailable: as `run_service`; or the control plane does not say where storage and log are, and this node has
-            never known.
+        Unavailable: as `run_service`; or the control plane does not tell where storage and log are, and the local state
+            has no address from an earlier start.
     """
     return run_service(partial(_open, settings), ROUTES, settings, host=host, port=port, started=started)
 
@@ -244,9 +249,9 @@ def _open(settings: NodeSettings, endpoint: str, environment: Environment) -> No
 
 
 class ControlOfStorage(HttpControl):
-    """The control plane at a URL, while it serves the storage that the node writes to.
+    """The control plane at a URL, as long as it serves the storage that the node writes to.
 
-    What a node would write for another fleet, which has the URL now, that fleet could not read.
+    If another fleet has taken over the URL, it could not read what this node writes.
     """
 
     def __init__(self, url: str, *, storage: ObjectStore, **settings: Any) -> None:
@@ -254,7 +259,7 @@ class ControlOfStorage(HttpControl):
         self._storage = storage
 
     def register(self, node: NodeRecord) -> None:
-        """As `HttpControl`. Raises `Conflict` (``another_fleet``). Cost: 1 request more."""
+        """As `HttpControl`. Raises `Conflict` (``another_fleet``). Cost: 1 more request."""
         served = self.address()
         if not is_served(self._storage, url=served.storage, folder=served.folder):
             raise Conflict(
@@ -267,9 +272,9 @@ class ControlOfStorage(HttpControl):
 
 
 def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:
-    """Where storage and log are: what the control plane says, or said when this node started before.
+    """Return where storage and log are, as the control plane says now or said at an earlier start of this node.
 
-    A node that has never started retries for longer, since the control plane may start at the same time.
+    A node that has never started retries for longer, because the control plane may be starting at the same time.
     """
     known = local.address()
     retry_s = RETRY_S if known is None else _CONTROL_RETRY_S

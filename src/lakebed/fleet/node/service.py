@@ -1,7 +1,7 @@
-"""A node as an HTTP service: what `lakebed.http` needs of it, and its routes.
+"""A node as an HTTP service: its part of `lakebed.http`, and its routes.
 
-Owns: the site, the one token, and how batches of a scan become a stream. A request for a tenant that is not attached is
-answered 421 (`not_attached`), one for an LSN that is not ingested in time 425 (`lsn_not_reached`).
+Owns: the site, the only token, and how batches of a scan become a stream. A request for a tenant that is not attached
+gets the status 421 (`not_attached`), a request for an LSN that is not ingested in time 425 (`lsn_not_reached`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LSN_MAX: Final = (1 << 53) - 1
 _PIECE_BYTES: Final = 2 << 20
 
 _INLINE_KEYS_MAX: Final = 128
-"""Most keys that are read in the event loop: a thread takes over for longer than reading them takes."""
+"""Most keys that are read in the event loop. For more keys, handing over to a thread takes less than reading."""
 
 _TENANT: Final = "/tenants/{tenant}"
 _TIMELINE: Final = _TENANT + "/timelines/{timeline}"
@@ -57,7 +57,7 @@ _AT: Final = (
 
 
 class NodeSite(FleetSite["NodeCall"]):
-    """A node, as `lakebed.http` serves it; arguments as `FleetSite`."""
+    """The site of a node. Arguments as `FleetSite`."""
 
     title = "The node"
     statuses: ClassVar = {
@@ -74,16 +74,16 @@ class NodeSite(FleetSite["NodeCall"]):
         self.node = node
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> NodeCall:
-        """What handlers take."""
+        """Make the object that handlers take."""
         return NodeCall(self, scope, receive, request_id=request_id)
 
     def health(self) -> dict[str, str]:
-        """The node's name."""
+        """Return the node's name."""
         return {"status": "ok", "node": self.node.name}
 
 
 class NodeCall(FleetCall[NodeSite]):
-    """A request of the service."""
+    """A request to the service."""
 
     __slots__ = ()
 
@@ -94,16 +94,16 @@ class NodeCall(FleetCall[NodeSite]):
 
     @property
     def tenant(self) -> str:
-        """The path's tenant."""
+        """The tenant in the path."""
         return self.path["tenant"]
 
     @property
     def timeline(self) -> str:
-        """The path's timeline, a name or an id."""
+        """The timeline in the path, a name or an id."""
         return self.path["timeline"]
 
     def key(self, name: str) -> bytes | None:
-        """A key in the query, as URL-safe base64; None: it is missing."""
+        """Return a key in the query, which is URL-safe base64; None: missing."""
         text = self.query.get(name)
         try:
             return None if text is None else urlsafe_b64decode(text.encode("ascii"))
@@ -113,12 +113,12 @@ class NodeCall(FleetCall[NodeSite]):
             ) from error
 
     def at(self) -> tuple[int | None, int]:
-        """The LSN to read at, and the one to wait for."""
+        """Return the LSN to read at, and the LSN to wait for."""
         lsn = self.integer("lsn", default=-1, low=0, high=_LSN_MAX)
         return None if lsn < 0 else lsn, self.integer("at_least", default=0, low=0, high=_LSN_MAX)
 
     def is_quick_read(self, lsn: int) -> bool:
-        """Whether a read of the path's timeline ends at once: what it reads is on this machine, and has the LSN."""
+        """Whether a read of the path's timeline does not wait: its data is on this machine, and has the LSN."""
         return self.serving.reads_inline and self.node.is_ready(self.tenant, self.timeline, lsn)
 
 
@@ -160,7 +160,7 @@ async def get_many(call: NodeCall) -> Response:
 
 
 async def _read_body(call: NodeCall, kind: type[A]) -> A:
-    """The MessagePack body of a read, checked. Raises `InvalidRequest`."""
+    """Return the MessagePack body of a read, checked. Raises `InvalidRequest`."""
     try:
         asked = decode_msgpack(await call.body(bytes_max=BODY_BYTES_MAX), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -204,7 +204,10 @@ async def _answer_scan(call: NodeCall, asked: RangeBody) -> Response:
 
 
 def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
-    """The messages of an Arrow IPC stream, in pieces of about `_PIECE_BYTES`: each piece is a step of a thread."""
+    """Yield the messages of an Arrow IPC stream, in pieces of about `_PIECE_BYTES`.
+
+    Each piece is a step of a thread.
+    """
     pieces: list[bytes | memoryview] = []
     size = 0
     for batch in batches:

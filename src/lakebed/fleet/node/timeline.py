@@ -1,14 +1,13 @@
-"""One timeline of an attached tenant: rows from the log into memtables, and reads at an LSN.
+"""One timeline of an attached tenant: it puts rows from the log into memtables, and reads at an LSN.
 
-Owns: the tree, which is made when something is first read or ingested; the position in the log; how far back states are
-kept.
+Owns: the tree, which is made at the first read or ingestion; the position in the log; how far back states are kept.
 
 Invariants:
-- Rows are ingested in the order of the log without a gap, and each record continues the one before it: a log with
-  another history stops the timeline (`problem`), and nothing of it is mixed in.
+- Rows are ingested in the order of the log without a gap, and each record continues the one before it. A log with
+  another history stops the timeline (`problem`), and none of its rows is ingested.
 - A memtable ends where a record ends, so the mark that a flush publishes is the position behind its rows.
-- The cutoff moves before a flush or compaction drops versions, never behind a scan that runs, and never back.
-- What is read at an LSN does not depend on where its rows are.
+- The cutoff moves before a flush or compaction drops versions. It never passes a running scan, and never moves back.
+- The result of a read at an LSN does not depend on where the rows are.
 
 Does not know: transactions, commits, other timelines. Steps that write files hold the tenant's turn.
 """
@@ -40,23 +39,23 @@ from lakebed.lsm.view import View
 R = TypeVar("R")
 
 _READ_TRIES_MAX: Final = 8
-"""Times that a read begins again because the files it read were replaced meanwhile."""
+"""How often a read starts again because its files were replaced meanwhile."""
 
 _AGE_SAMPLES: Final = 64
-"""Positions remembered for the cutoff by age: it moves in steps of this part of `Policy.retain_ms`."""
+"""Positions remembered for the cutoff by age. The cutoff moves in steps of `Policy.retain_ms` divided by this."""
 
 _MARKS_KEPT: Final = 4_096
-"""Ends of records remembered, to recognize them in a newer manifest. 100 bytes each."""
+"""Ends of records that are remembered, to recognize them in a newer manifest. 100 bytes each."""
 
 
 class Timeline:
-    """A timeline on this node. Reads come from any thread; steps one at a time.
+    """A timeline on this node. Any thread may read; one step runs at a time.
 
     Args:
-        index: as the base, or the working set, has it.
+        index: the timeline in the base, or in the working set.
         files: where its files are.
-        publisher: of the tenant's open transaction.
-        log: where its rows come from.
+        publisher: the publisher of the tenant's open transaction.
+        log: the log of its rows.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class Timeline:
         self.is_read_only = index.is_read_only
         self.log_key = log_key(tenant, index.id)
         self.problem: LakebedError | None = None
-        """Why nothing more is ingested: the log has another history, or is of a later moment than the ledger."""
+        """Why ingestion has stopped: the log has another history, or belongs to a later moment than the ledger."""
         self.refusal: LakebedError | None = None
-        """Why the log gave no rows: others seem to have committed more, or dropped the timeline. A commit tells."""
+        """Why the log gave no rows: others seem to have committed more, or dropped the timeline. A commit decides."""
         self.log_last = index.lsn
-        """The last LSN in the log, as it was seen last."""
+        """The last LSN in the log when it was last read."""
         self._index = index
         self._tenant = tenant
         self._files = files
@@ -94,15 +93,18 @@ class Timeline:
         self._ages: deque[tuple[int, int]] = deque()
         """(time by `_now_ms`, LSN): the LSN was the newest at that time. Oldest first."""
         self._scans: dict[object, int] = {}
-        """LSNs of the scans that run. Each step is one operation of the mapping, for a scan may end at any moment."""
+        """LSNs of the running scans.
+
+        Each step is one operation of the mapping, because a scan may end at any moment.
+        """
         self._marks: dict[int, str] = {index.mark.lsn: index.mark.checksum}
-        """Checksums at the ends of the records ingested last, by LSN."""
+        """Checksums at the ends of the most recently ingested records, by LSN."""
 
     # ---- what is there
 
     @property
     def last_lsn(self) -> int:
-        """Newest ingested."""
+        """The newest ingested LSN."""
         return self._mark.lsn
 
     @property
@@ -112,12 +114,12 @@ class Timeline:
 
     @property
     def unflushed_bytes(self) -> int:
-        """Memory of rows that are in no file."""
+        """Memory of rows that are not in a file."""
         return 0 if self._tree is None else self._tree.unflushed_bytes
 
     @property
     def is_loaded(self) -> bool:
-        """Whether something was read or ingested."""
+        """Whether rows were read or ingested, so that the tree exists."""
         return self._tree is not None
 
     @property
@@ -127,11 +129,11 @@ class Timeline:
 
     @property
     def lag_rows(self) -> int:
-        """Rows in the log that are not ingested, as far as is known."""
+        """Number of rows in the log that are not ingested, as far as is known."""
         return max(0, self.log_last - self.last_lsn)
 
     def tree(self) -> Tree:
-        """The tree, made when first asked for. Cost: no request."""
+        """Return the tree. Make it at the first call. Cost: no request."""
         if self._tree is None:
             with self._making:
                 if self._tree is None:
@@ -155,10 +157,10 @@ class Timeline:
         return tree
 
     def adopt(self, old: Timeline) -> None:
-        """Take over rows in memory that are above our files, of the same timeline in an earlier attachment.
+        """Take over the rows in memory that continue our files, from the same timeline of an earlier attachment.
 
-        Nothing when some of them are in files only, or when it is not certain that they continue our files: then they
-        are read from the log again.
+        Take over nothing if some of them are only in files, or if it is not certain that they continue our files. Then
+        they are read from the log again.
         """
         with old._ingest_turn:
             tree, mark = old._tree, self._index.mark
@@ -177,11 +179,11 @@ class Timeline:
     # ---- from the log into memory
 
     def ingest_once(self) -> int:
-        """Read records from the log into the memtable; how many rows.
+        """Read records from the log into the memtable. Return the number of rows.
 
         Raises:
             Corruption: ``log_forked``, ``log_newer``: the timeline stops.
-            Conflict: ``log_pruned``: another attachment has committed more than we have.
+            Conflict: ``log_pruned``: another attachment has committed more than this one.
             NotFound: the log does not have the timeline.
             Unavailable: the log does not answer.
         """
@@ -198,9 +200,9 @@ class Timeline:
             return count
 
     def stop_behind(self, refusal: LakebedError) -> None:
-        """Ingest nothing more: a commit that began after the log had refused us was granted.
+        """Stop ingestion, because a commit was granted that began after the log had refused rows.
 
-        So no other attachment has committed what the log has given up, and asking again would not end.
+        So no other attachment has committed the rows that the log has pruned, and further commits would not help.
         """
         self.refusal, first = None, refusal.facts.get("first")
         if self.problem is None and (first is None or self._mark.lsn < first - 1):
@@ -221,7 +223,7 @@ class Timeline:
         return len(keys)
 
     def note_age(self, retain_ms: int) -> None:
-        """Remember when the newest LSN was there, for the cutoff by age."""
+        """Record the time at which the newest LSN was the newest, for the cutoff by age."""
         if retain_ms:
             now_ms, ages = self._now_ms(), self._ages
             if not ages or now_ms - ages[-1][0] >= retain_ms // _AGE_SAMPLES:
@@ -230,7 +232,7 @@ class Timeline:
     # ---- from memory to files; the caller holds the tenant's turn
 
     def advance_cutoff(self, policy: Policy) -> None:
-        """Move the cutoff as the policy allows: nothing below it can be read from now on."""
+        """Move the cutoff as far as the policy allows. From then on no older state can be read."""
         if self.is_read_only:
             return
         newest = self._mark.lsn
@@ -246,24 +248,24 @@ class Timeline:
             self._publisher.cutoff = self._cutoff
 
     def _now_ms(self) -> int:
-        """Time that only moves forward, from an arbitrary start: a wall clock that is set ages no row."""
+        """Time that only moves forward, from an arbitrary start. Setting a wall clock does not age rows."""
         return int(self._clock.monotonic_s() * 1000)
 
     def _lsn_before(self, time_ms: int) -> int:
-        """The newest LSN that was the newest at a time; the cutoff when it is not remembered."""
+        """Return the LSN that was the newest at a time; the cutoff if it is not remembered."""
         ages = self._ages
         while len(ages) > 1 and ages[1][0] <= time_ms:
             ages.popleft()
         return ages[0][1] if ages and ages[0][0] <= time_ms else self._cutoff
 
     def rotate(self) -> None:
-        """Put what is in memory among what is flushed next."""
+        """Close the active memtable, so that it is flushed next."""
         tree = self.tree()
         with tree.lock:
             tree.rotate(self._mark)
 
     def flush_waiting(self) -> bool:
-        """Flush what was rotated; whether there was something. Raises as `Tree.flush_once`. Cost: 1 PUT a memtable."""
+        """Flush what was rotated. Return whether there was any. Raises as `Tree.flush_once`. Cost: 1 PUT a memtable."""
         tree, flushed = self._tree, False
         while tree is not None and tree.waiting_count:
             flushed |= tree.flush_once()
@@ -271,7 +273,7 @@ class Timeline:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether something was rotated and waits."""
+        """Whether a rotated memtable waits."""
         return self._tree is not None and self._tree.waiting_count > 0
 
     @property
@@ -284,18 +286,21 @@ class Timeline:
         return self.tree().compact_once()
 
     def compact_full(self) -> bool:
-        """Merge all files into one run, written anew in this timeline. Raises as `Tree.compact_full`."""
+        """Merge all files into one run, which is written in this timeline. Raises as `Tree.compact_full`."""
         return self.tree().compact_full()
 
     def forget(self, file_ids: set[str]) -> None:
-        """Drop handles and cached blocks of files that no version names any more."""
+        """Drop handles and cached blocks of files that no version names any longer."""
         for file_id in file_ids:
             self._files.forget(file_id)
 
     # ---- reads
 
     def read(self, lsn: int | None, function: Callable[[View], R]) -> R:
-        """Call a function with the state as of an LSN (None: the newest ingested); again when files were replaced.
+        """Call a function with the state as of an LSN. Call it again if files were replaced meanwhile.
+
+        Args:
+            lsn: None: the newest ingested.
 
         Raises:
             InvalidRequest: ``below_cutoff``, with ``cutoff=``.
@@ -313,7 +318,7 @@ class Timeline:
         raise AssertionError
 
     def view(self, lsn: int | None) -> View:
-        """The state as of an LSN that is ingested. Raises as `read`."""
+        """Return the state as of an ingested LSN. Raises as `read`."""
         tree = self.tree()
         if lsn is None:
             return tree.view()
@@ -331,9 +336,9 @@ class Timeline:
             raise _below_cutoff(self.log_key, lsn, int(error.facts["oldest"])) from error
 
     def scan(self, view: View, start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
-        """Rows of ``[start, end)`` as of a view; continues in the same state when files are replaced meanwhile.
+        """Yield the rows of ``[start, end)`` as of a view. Continue in the same state if files are replaced meanwhile.
 
-        At least one batch; the metadata of its schema has the LSN.
+        Yields at least one batch. The metadata of its schema has the LSN.
         """
         lsn = view.sequence if view.sequence is not None else self.last_lsn
         schema = PAIR_SCHEMA.with_metadata({"lsn": str(lsn)})
@@ -361,7 +366,7 @@ class Timeline:
 
 
 def _columns(rows: pa.RecordBatch) -> tuple[list[bytes], list[bytes | None]]:
-    """Keys and values of log rows; None for a deletion."""
+    """Return keys and values of log rows; the value of a deletion is None."""
     keys = keys_of(rows.column(0))
     values: list[bytes | None] = list(keys_of(rows.column(3)))
     kinds = np.frombuffer(rows.column(2).buffers()[1], np.uint8, rows.num_rows, rows.column(2).offset)
@@ -380,5 +385,5 @@ def _below_cutoff(name: str, lsn: int, cutoff: int) -> InvalidRequest:
 
 
 def is_pruned(error: LakebedError) -> bool:
-    """Whether the log says that another attachment has committed more than we have ingested."""
+    """Whether the log reports that another attachment has committed more than this one has ingested."""
     return isinstance(error, Conflict) and error.kind == "log_pruned"

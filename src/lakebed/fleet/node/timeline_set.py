@@ -1,9 +1,9 @@
 """The timelines of one tenant on a node, and where their files are.
 
-Owns: the `Timeline` objects, and the way from a file's id to its path. Invariants: the mapping of timelines is
-replaced, never changed, so readers need no lock; a path is known before its file is written or read.
+Owns: the `Timeline` objects, and the paths of files by their ids. Invariants: the mapping of timelines is
+replaced, never changed, so readers need no lock; a path is recorded before its file is written or read.
 
-Does not know: transactions but as the publisher's owner, states, steps.
+Does not know: states, steps, and transactions except as the publisher's owner.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lakebed.lsm.files import FileStore
 from lakebed.objects.port import ObjectStore
 
 _PATHS_KEPT: Final = 1_024
-"""Paths of files that are not named any more, for reads that began before; more are dropped at a commit."""
+"""Paths of files that no timeline names any longer, kept for reads that began before. A commit drops the excess."""
 
 
 class TimelineSet:
     """The timelines of one tenant.
 
     Attributes:
-        transaction: the open one; None: nothing may be written.
+        transaction: the open transaction; None: nothing may be written.
         timelines: by id.
     """
 
@@ -44,7 +44,7 @@ class TimelineSet:
         """A base, and the ids of its timelines by name."""
 
     def find(self, name: str, base: Manifest) -> Timeline | None:
-        """A timeline of a state, by name or id. Cost: two lookups."""
+        """Return a timeline of a base, by name or id. Cost: two lookups."""
         if name.startswith(ID_MARK):
             return self.timelines.get(name[1:])
         names = self._names
@@ -53,10 +53,11 @@ class TimelineSet:
         return self.timelines.get(names[1].get(name, name))
 
     def show(self, indices: Mapping[str, TimelineIndex], *, anew: bool) -> None:
-        """Have exactly these timelines.
+        """Replace the timelines by exactly these.
 
         Args:
-            anew: they are of another base than before: all are made again, with the rows in memory above their files.
+            anew: the timelines belong to another base than before. All objects are made again, and take over the rows
+                in memory above their files.
         """
         self._paths |= all_paths(self._tenant, indices.values())
         named_count = sum(len(ids) for timeline_index in indices.values() for ids in timeline_index.origins.values())
@@ -89,7 +90,7 @@ class TimelineSet:
         )
 
     def note_path(self, file_id: str, path: str) -> None:
-        """A new file is at this path."""
+        """Record the path of a new file."""
         self._paths[file_id] = path
 
     def _locate(self, file_id: str) -> tuple[ObjectStore, str]:
@@ -99,11 +100,11 @@ class TimelineSet:
         return self._context.storage, path
 
     def note_rows(self, id: str, timeline: Timeline | None) -> None:
-        """Tell the memory budget how many rows a timeline has in memory."""
+        """Report the memory of a timeline's rows to the memory budget."""
         self._context.budget.note(self._tenant, id, 0 if timeline is None else timeline.unflushed_bytes)
 
     def forget_files(self, before: Manifest, after: Manifest) -> None:
-        """Drop handles and cached blocks of files that no timeline names any more."""
+        """Drop handles and cached blocks of files that no timeline names any longer."""
         gone = _ids(before.timelines) - _ids(after.timelines)
         if gone:
             for timeline in self.timelines.values():
