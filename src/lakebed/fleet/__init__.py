@@ -1,1 +1,1 @@
-"""Tenants: small databases on many nodes, whose transactions a control plane grants. See docs/design/0042-fleet.md."""
+"""Tenants: small databases on many nodes. A control plane grants their transactions. See docs/design/0042-fleet.md."""

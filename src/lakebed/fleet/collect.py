@@ -1,18 +1,20 @@
-"""The collector of orphans: every object of the bucket, judged against every reference of the ledger.
+"""The collector of orphans: it compares every object of the bucket with every reference of the ledger.
 
-Owns: the inventory, the judgement of an object, and the deletion of what nothing can reach. Invariants:
+Owns: the inventory, the judgement of an object, and the deletion of unreachable objects.
+
+Invariants:
 - An object is deleted only if its transaction is finished and has no task, no manifest or task of its tenant names it,
-  and it is older than the grace time. What a transaction writes that is open, or rejected and not acknowledged, is
-  never touched; neither are objects of tenants that the ledger does not know, and objects that no layout explains.
-- The ledger is read before the inventory. A state references what its base references and what it writes itself, so
-  what is unreferenced then stays so. Records are read before tasks: what a commit in between made unneeded is
-  referenced by the older record.
-- A fleet commits and collects meanwhile. What looks wrong by the records that were read first is no finding: the tenant
-  is judged again, with its record and tasks read anew and its folder listed after that. A missing object is told only
-  if the tenant's newest state still names it.
+  and it is older than the grace time. These objects are never touched: those of a transaction that is open, or rejected
+  and not acknowledged; those of tenants that the ledger does not know; those whose path fits no layout.
+- The ledger is read before the inventory. A state references only objects that its base references or that it writes
+  itself, so an object that is unreferenced then stays so. Records are read before tasks: the older record references
+  objects that a commit in between made unneeded.
+- A fleet commits and collects meanwhile. So an apparent finding by the records that were read first is no result yet.
+  The tenant is judged again: its record and tasks are read, and then its folder is listed. A missing object is reported
+  only if the tenant's newest state still names it.
 - Memory: one page of names, and the references of one tenant, in columns.
 
-Does not know: how objects came to be left (docs/design/0042-fleet.md, Collection).
+Does not know: why objects were left (docs/design/0042-fleet.md, Collection).
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 
 GRACE: Final = timedelta(hours=1)
-"""Younger objects are reported, and not deleted: a put whose transaction has finished may still be on its way."""
+"""Younger objects are reported and not deleted, because a put of a finished transaction may still be in flight."""
 
 PAGE_COUNT: Final = 50_000
-"""Names that are judged at once."""
+"""Most names that are judged together."""
 
 _KNOWN: Final = ("lakebed.json", RESERVE_PATH)
-"""Objects of the lake around the fleet. As those in `FLEET_FOLDER` they are no tenant's and are not judged."""
+"""Objects of the lake outside the fleet. Like those in `FLEET_FOLDER` they belong to no tenant, and are not judged."""
 
 EXAMPLE_COUNT_MAX: Final = 100
-"""Paths that a report names, of each reason."""
+"""Most paths that a report names for each reason."""
 
 _READS_MAX: Final = 5
-"""Of a tenant's newest state, while commits come between its record and its manifest."""
+"""Most reads of a tenant's newest state, if commits come between its record and its manifest."""
 
 
 class Reason(StrEnum):
-    """What an object is, as the collector of orphans judges it."""
+    """The state of an object, as the collector of orphans judges it."""
 
     REFERENCED = "referenced"
     """The last committed manifest of its tenant names it, or it is that manifest or its deadlist."""
@@ -65,49 +67,49 @@ class Reason(StrEnum):
     TO_COLLECT = "to_collect"
     """A task of the collector deletes it."""
     UNREFERENCED = "unreferenced"
-    """Of a committed transaction; no manifest and no task names it."""
+    """Its transaction is committed, and no manifest or task names it."""
     LEFT = "left"
-    """Of a rejected transaction that was collected, or of a deleted tenant."""
+    """It belongs to a rejected transaction that was collected, or to a deleted tenant."""
     YOUNG = "young"
-    """As one of the two before, and within the grace time."""
+    """As one of the two above, and within the grace time."""
     UNKNOWN_TENANT = "unknown_tenant"
-    """The ledger does not know its tenant. Is it the ledger of this bucket?"""
+    """The ledger does not know its tenant. Check whether this ledger belongs to this bucket."""
     FOREIGN = "foreign"
-    """Its path is none of a fleet's."""
+    """Its path fits no layout of a fleet."""
 
 
 NEEDLESS: Final = (Reason.UNREFERENCED, Reason.LEFT)
-"""What the collector of orphans deletes."""
+"""Reasons for which the collector of orphans deletes an object."""
 
 _REASONS: Final = tuple(Reason)
 _CODES: Final = {reason: code for code, reason in enumerate(_REASONS)}
 
 
 class LedgerReads(Protocol):
-    """What the collector of orphans asks of the ledger."""
+    """The part of the ledger that the collector of orphans reads."""
 
     def tenants(self) -> Iterable[TenantRecord]:
-        """Every tenant, also those being deleted."""
+        """Return every tenant, including those that are being deleted."""
 
     def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
-        """A tenant as it is, with `fresh`. Raises `NotFound`."""
+        """Return the record of a tenant; with `fresh`, the newest one. Raises `NotFound`."""
 
     def tasks(self) -> Iterable[CollectTask]:
-        """Everything that is to be collected."""
+        """Return all tasks of the collector."""
 
     def tasks_of(self, tenant: str) -> Iterable[CollectTask]:
-        """What is to be collected of a tenant."""
+        """Return the collector's tasks of a tenant."""
 
     def floor(self, tenant: str) -> Floor | None:
-        """Of a tenant that was deleted."""
+        """Return the floor of a deleted tenant."""
 
     def finished(self, tenant: str, txn: int) -> Transaction | None:
-        """A finished transaction."""
+        """Return a finished transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Objects of one reason."""
+    """The objects of one reason."""
 
     object_count: int
     size_bytes: int
@@ -117,31 +119,31 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class OrphanReport:
-    """What a collection found, and what it deleted."""
+    """The findings of a collection, and its deletions."""
 
     found: Mapping[Reason, Found]
     missing: tuple[str, ...]
-    """Objects that a committed manifest names and that are not there: data was lost."""
+    """Objects that a committed manifest names and that do not exist: data was lost."""
     problems: tuple[str, ...]
-    """Tenants that could not be judged, with the error; nothing of them was deleted. Failed deletions."""
+    """Tenants that could not be judged, with the error; none of their objects was deleted. Also failed deletions."""
     deleted_count: int
     deleted_bytes: int
     dry_run: bool
 
     @property
     def needless_count(self) -> int:
-        """Objects that nothing can reach, of any age. Zero after every collection."""
+        """Number of unreachable objects of any age. Zero after every collection."""
         return sum(self.found[reason].object_count for reason in (*NEEDLESS, Reason.YOUNG) if reason in self.found)
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is missing, nothing is needless, and every tenant was judged."""
+        """Whether no object is missing or needless, and every tenant was judged."""
         return not (self.missing or self.problems or self.needless_count)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """The report while it grows."""
+    """A report in progress."""
 
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_REASONS), np.int64))
     sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(_REASONS), np.int64))
@@ -160,7 +162,7 @@ class _Tally:
                 named.extend(page.paths.take(np.flatnonzero(codes == code)[:room]).to_pylist())
 
     def merge(self, other: _Tally) -> None:
-        """Add what was found of one tenant."""
+        """Add the findings of one tenant."""
         self.counts += other.counts
         self.sizes += other.sizes
         for reason, paths in other.examples.items():
@@ -172,7 +174,7 @@ class _Tally:
         self.deleted_bytes += other.deleted_bytes
 
     def report(self, *, dry_run: bool) -> OrphanReport:
-        """What was found so far."""
+        """Return the findings so far."""
         by_reason = {
             reason: Found(int(self.counts[code]), int(self.sizes[code]), tuple(self.examples[reason]))
             for reason, code in _CODES.items()
@@ -184,7 +186,7 @@ class _Tally:
 
 
 class _Page:
-    """Some objects of one tenant in columns."""
+    """Some objects of one tenant, in columns."""
 
     def __init__(self, metas: Sequence[ObjectMeta]) -> None:
         self.paths = pa.array([meta.path for meta in metas], pa.string())
@@ -192,7 +194,7 @@ class _Page:
         self.times_ms = np.fromiter((meta.modified_ms for meta in metas), np.int64, len(metas))
 
     def txns(self) -> npt.NDArray[np.int64]:
-        """The transaction in each path; -1 where there is none."""
+        """Return the transaction in each path; -1 if it has none."""
         parts = pc.extract_regex(self.paths, r"^[^/]+/(?P<txn>\d{16})/(?:timelines/.+|manifest\.\d+|deadlist\.\d+)$")
         txns = pc.cast(pc.struct_field(parts, "txn"), pa.int64())
         numbers: npt.NDArray[np.int64] = pc.fill_null(txns, -1).to_numpy(zero_copy_only=False)
@@ -200,7 +202,7 @@ class _Page:
 
 
 class _References:
-    """Everything that refers to objects of one tenant."""
+    """All references to objects of one tenant."""
 
     def __init__(self, record: TenantRecord, tasks: Iterable[CollectTask], storage: ObjectStore) -> None:
         self.record = record
@@ -220,7 +222,7 @@ class _References:
         self.listed = np.array(listed, np.int64)
 
     def judge(self, page: _Page) -> npt.NDArray[np.int8]:
-        """The code of the reason of each object, without regard to its age."""
+        """Return the code of the reason of each object, regardless of its age."""
         txns = page.txns()
         places = pc.index_in(page.paths, value_set=self.named)
         is_named = pc.is_valid(places).to_numpy(zero_copy_only=False)
@@ -236,7 +238,7 @@ class _References:
         return codes
 
     def missing(self) -> list[str]:
-        """What the manifest names and the inventory did not have."""
+        """Return the objects that the manifest names and the inventory did not have."""
         if self.record.is_deleted:
             return []
         return sorted(self.named.filter(pa.array(~self.is_seen)).to_pylist())
@@ -246,10 +248,10 @@ class OrphanCollector:
     """Compares the bucket with the ledger.
 
     Args:
-        ledger: of this bucket.
+        ledger: the ledger of this bucket.
         storage: the root of the fleet's storage.
         grace: see `GRACE`.
-        environment: the clock.
+        environment: provides the clock.
     """
 
     def __init__(
@@ -266,11 +268,12 @@ class OrphanCollector:
         self._clock = (environment or Environment()).clock
 
     def collect(self, *, dry_run: bool = True) -> OrphanReport:
-        """Judge every object; without `dry_run`, delete those that nothing can reach.
+        """Judge every object. Without `dry_run`, delete the unreachable ones.
 
         Raises `Unavailable` if ledger or store do not answer.
-        Cost: 1 LIST a 1000 objects, 1 GET a tenant, 1 GET a deadlist that waits for its collection; 1 DELETE a 1000.
-        The reads of a tenant once more where something is needless or missing, or was collected meanwhile.
+        Cost: 1 LIST for 1000 objects, 1 GET for each tenant and for each deadlist that waits for its collection;
+        1 DELETE for 1000 objects. A tenant is read twice if an object is needless or missing, or was collected
+        meanwhile.
         """
         records = {tenant_folder(tenant_record.tenant): tenant_record for tenant_record in self._ledger.tenants()}
         tasks: dict[str, list[CollectTask]] = {}
@@ -281,7 +284,7 @@ class OrphanCollector:
         for (folder, slash), metas in groupby(self._storage.list(), key=lambda meta: meta.path.partition("/")[:2]):
             if folder == FLEET_FOLDER:
                 continue
-            if not slash:  # no folder, whatever its name
+            if not slash:  # an object outside all folders, whatever its name
                 self._judge_unknown("", metas, tally, dry_run=dry_run)
                 continue
             unlisted.discard(folder)
@@ -309,7 +312,10 @@ class OrphanCollector:
     def _count_sound(
         self, record: TenantRecord, tasks: Iterable[CollectTask], metas: Iterable[ObjectMeta]
     ) -> _Tally | None:
-        """The objects of a tenant by reason; None if one is needless or missing, or the references cannot be read."""
+        """Count a tenant's objects by reason.
+
+        Return None if one is needless or missing, or references are unreadable.
+        """
         try:
             references = _References(record, tasks, self._storage)
         except LakebedError:
@@ -323,13 +329,13 @@ class OrphanCollector:
         return None if references.missing() else tally
 
     def _judge_again(self, tenant: str, *, dry_run: bool) -> _Tally:
-        """Judge a tenant by its newest state, and its folder after that; without `dry_run`, delete what is needless."""
+        """Judge a tenant by its newest state, and then its folder. Without `dry_run`, delete needless objects."""
         tally = _Tally()
         folder = tenant_folder(tenant)
         try:
             references = self._newest(tenant)
         except NotFound as error:
-            if error.kind == "tenant_not_found":  # it was deleted meanwhile
+            if error.kind == "tenant_not_found":  # deleted meanwhile
                 self._judge_gone(folder, self._storage.list(f"{folder}/"), tally, dry_run=dry_run)
                 return tally
             tally.missing.append(str(error.facts.get("path", error.message)))
@@ -349,10 +355,10 @@ class OrphanCollector:
         return tally
 
     def _newest(self, tenant: str) -> _References:
-        """What refers to objects of a tenant now.
+        """Read the current references to objects of a tenant.
 
         Raises:
-            NotFound: there is no such tenant any more (``tenant_not_found``), or its committed manifest is lost.
+            NotFound: the tenant does not exist any longer (``tenant_not_found``), or its committed manifest is lost.
             Unavailable: ``tenant_is_busy``.
         """
         for _ in range(_READS_MAX):
@@ -365,7 +371,7 @@ class OrphanCollector:
         raise _is_busy(tenant)
 
     def _still_missing(self, record: TenantRecord, paths: Sequence[str]) -> list[str]:
-        """Those of some paths, which a state names, that are not there although the newest state names them too."""
+        """Return the given paths that do not exist although the newest state also names them."""
         gone = list(paths)
         for _ in range(_READS_MAX):
             gone = [path for path in gone if not has_object(self._storage, path)]
@@ -381,15 +387,15 @@ class OrphanCollector:
             except NotFound as error:
                 if error.kind == "tenant_not_found":
                     return []
-                continue  # a commit has replaced that manifest, and it was collected
+                continue  # a commit has replaced that manifest, which was then collected
             record, gone = newest, [path for path in gone if path in named]
         raise _is_busy(record.tenant)
 
     def _judge_unknown(self, folder: str, metas: Iterable[ObjectMeta], tally: _Tally, *, dry_run: bool) -> None:
-        """Judge objects that are in no folder of the tenants that were there at the beginning."""
+        """Judge objects that are in no folder of a tenant that existed at the beginning."""
         if folder.endswith(TENANT_SUFFIX):
             tenant = folder.removesuffix(TENANT_SUFFIX)
-            if self._is_tenant(tenant):  # it was created meanwhile
+            if self._is_tenant(tenant):  # created meanwhile
                 tally.merge(self._judge_again(tenant, dry_run=dry_run))
                 return
         self._judge_gone(folder, metas, tally, dry_run=dry_run)
@@ -406,7 +412,7 @@ class OrphanCollector:
             self._settle(page, codes, tally, dry_run=dry_run)
 
     def _tell_left(self, tenant: str, page: _Page, codes: npt.NDArray[np.int8]) -> None:
-        """Tell what rejected transactions left from what committed ones did: one look into the ledger each."""
+        """Distinguish objects of rejected transactions from those of committed ones. Reads the ledger once for each."""
         suspects = codes == _CODES[Reason.UNREFERENCED]
         if not suspects.any():
             return
@@ -417,7 +423,7 @@ class OrphanCollector:
                 codes[suspects & (txns == txn)] = _CODES[Reason.LEFT]
 
     def _settle(self, page: _Page, codes: npt.NDArray[np.int8], tally: _Tally, *, dry_run: bool) -> None:
-        """Count a page, and delete what is to be deleted."""
+        """Count a page, and delete its needless objects."""
         needless = np.isin(codes, [_CODES[reason] for reason in NEEDLESS])
         codes[needless & (page.times_ms > self._clock.now_ms() - self._grace_ms)] = _CODES[Reason.YOUNG]
         tally.add(codes, page)
@@ -447,13 +453,13 @@ class OrphanCollector:
 
 
 def read_manifest(record: TenantRecord, storage: ObjectStore) -> Manifest:
-    """The last committed manifest of a tenant that has one. Raises `NotFound`, `Corruption`. Cost: 1 GET."""
+    """Read the last committed manifest of a tenant. Raises `NotFound`, `Corruption`. Cost: 1 GET."""
     assert record.manifest is not None
     return decode_referenced(storage.get(record.manifest.path), record.manifest)
 
 
 def _paths_of(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
-    """Every path that a committed state consists of; files that branches share, once a branch."""
+    """Yield every path of a committed state. A file that branches share comes once for each branch."""
     for index in manifest.timelines:
         for origin, file_ids in index.origins.items():
             txn, _, timeline = origin.partition("/")
@@ -472,7 +478,7 @@ def _is_busy(tenant: str) -> Unavailable:
 
 
 def _deadlist_paths(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
-    """What a task's deadlist names, and the deadlist itself. One that is gone was processed before."""
+    """Return the paths in a task's deadlist, and its own path. A deadlist that is gone was processed before."""
     if task.deadlist is None:
         return ()
     try:

@@ -1,8 +1,8 @@
-"""The ports of a fleet over HTTP: for its parts among each other, and for clients.
+"""The ports of a fleet over HTTP, for the parts of the fleet and for clients.
 
-Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs, and `HttpControl`. A call whose
-repetition gives the same answer is retried, within bounds, when no process answered it; errors come back as they were
-raised. Invariants: the token is in no error, log or `repr`.
+Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs; `HttpControl`; `HttpNode`. A call
+is retried, within limits, if no process answered it and its repetition gives the same answer. Errors are raised as the
+process raised them. Invariant: the token is in no error, log or `repr`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from lakebed.runtime import Environment
 T = TypeVar("T")
 
 RETRY_S: Final = 8.0
-"""How long a call is retried: longer than the lease of a control plane that was killed."""
+"""How long a call is retried. Longer than the lease of a killed control plane."""
 _HEARTBEAT_S: Final = 1.0
-"""How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
-which the others take the node for silent (`ControlOptions.silent_ms`)."""
+"""How long a heartbeat to all processes may take. With the pause before the next heartbeat it is less than the time
+after which the control plane considers the node silent (`ControlOptions.silent_ms`)."""
 CHANGE_S: Final = 60.0
-"""How long a change or a checkpoint of a node may take: it waits for a commit."""
+"""How long a change or a checkpoint of a node may take, which waits for a commit."""
 _CHANGE_S: Final = 2.0
-"""The same of the first request, before it is known whether the process hangs."""
+"""The same for the first request, when it is not known whether the process hangs."""
 _ROUTE_S_MAX: Final = 2.0
-"""Longest time of a question for a route: its caller has an older one, or asks again."""
+"""Longest time of a request for a route. The caller has an older one, or tries again."""
 _COMMIT_S_MAX: Final = 4.0
-"""Longest time of a request to commit: a worker of the node waits for it, and it can be made again."""
+"""Longest time of a request to commit. A worker of the node waits for it, and it can be repeated."""
 _CONNECTIONS_MAX: Final = 64
 _PAGE: Final = 1_000
 _RETRIED: Final = {
@@ -75,14 +75,14 @@ _RETRIED: Final = {
 
 
 class How(TypedDict, total=False):
-    """How a call is made."""
+    """Options of a call."""
 
     query: Mapping[str, Any]
     again: bool
-    """It may be repeated: its repetition gives the same answer, which is the default."""
+    """Whether the call may be repeated because its repetition gives the same answer. Default: True."""
     reply_s: float
-    """How long a process may be silent before another one is asked; a call that took longer gets more time when it is
-    made again ..."""
+    """How long a process may be silent before another one is tried. A call that took longer gets more time when it is
+    repeated ..."""
     reply_s_max: float
     """... but not more than this."""
 
@@ -91,11 +91,11 @@ class Asker:
     """Sends requests to a part of a fleet. Thread-safe.
 
     Args:
-        urls: of its processes, several with commas between them: the one that answered last is asked first.
-        token: of the fleet; None: it needs none.
+        urls: URLs of its processes, several with commas between them. The one that answered last is tried first.
+        token: the fleet's token; None: it needs none.
         environment: clock and randomness.
         retry_s: how long a call is retried.
-        find: other URLs, asked for when no process answers.
+        find: returns other URLs. Called if no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
     """
@@ -129,11 +129,11 @@ class Asker:
         return f"Asker({', '.join(self.servers.endpoints)})"
 
     def close(self) -> None:
-        """Close all connections; again is a no-op."""
+        """Close all connections. Closing twice is a no-op."""
         self.servers.close()
 
     def ask(self, method: str, path: str, kind: type[T], body: Any = None, **how: Unpack[How]) -> T:
-        """One call; its reply, decoded as `kind`. Raises as `request`, and `UnsupportedFormat`."""
+        """Make a call. Return its reply, decoded as `kind`. Raises as `request`, and `UnsupportedFormat`."""
         reply: T = read_reply(self.request(method, path, body, **how).data, kind)
         return reply
 
@@ -148,10 +148,11 @@ class Asker:
         reply_s: float = REPLY_S,
         reply_s_max: float = REPLY_S_MAX,
     ) -> urllib3.BaseHTTPResponse:
-        """One call, as `How` says, to one process after another; `body` is sent as JSON.
+        """Make a call with the options of `How`, to one process after another. `body` is sent as JSON.
 
         Raises:
-            The error of the process that answered; `Unavailable`, or `OutcomeUnknown` when it may have had its effect.
+            The error of the process that answered; `Unavailable`, or `OutcomeUnknown` if the call may have taken
+            effect.
         """
         target = with_query(path, query or {})
         content = None if body is None else msgspec.json.encode(body)
@@ -177,10 +178,10 @@ class Asker:
         reply_s_max: float = REPLY_S_MAX,
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        """One request to one process. Raises as `ask`.
+        """Send one request to one process. Raises as `ask`.
 
         Args:
-            preload: read the reply's body; else the caller reads and closes it.
+            preload: read the reply's body. Otherwise the caller reads and closes it.
         """
         reply = self.servers.send(
             endpoint,
@@ -201,7 +202,7 @@ class Asker:
 
 
 def _endpoints(urls: str | Sequence[str]) -> list[str]:
-    """URLs, checked. Raises `InvalidRequest` (``invalid_url``)."""
+    """Check URLs, and return them as a list. Raises `InvalidRequest` (``invalid_url``)."""
     listed = urls.split(",") if isinstance(urls, str) else urls
     return [check_endpoint(url.strip()) for url in listed if url.strip()]
 
@@ -218,11 +219,11 @@ class HttpControl(ports.ControlPort, ports.OperatorPort):
     """The control plane behind HTTP. Thread-safe.
 
     Args:
-        urls: of its processes, several with commas between them; heartbeats go to all of them.
-        token: of the fleet; None: it needs none.
+        urls: URLs of its processes, several with commas between them. Heartbeats go to all of them.
+        token: the fleet's token; None: it needs none.
         environment: clock and randomness.
         retry_s: how long a call is retried while no process answers.
-        find: other URLs, asked for when no process answers.
+        find: returns other URLs. Called if no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
     """
@@ -242,14 +243,14 @@ class HttpControl(ports.ControlPort, ports.OperatorPort):
         return f"HttpControl({', '.join(self._asker.servers.endpoints)})"
 
     def retry_for(self, retry_s: float) -> HttpControl:
-        """The same, over the same connections, with calls that are retried for another time."""
+        """Return the same control plane, over the same connections, with another `retry_s`."""
         other = copy(self)
         other._asker = copy(self._asker)
         other._asker.retry_s = retry_s
         return other
 
     def close(self) -> None:
-        """Close all connections; again is a no-op."""
+        """Close all connections. Closing twice is a no-op."""
         self._asker.close()
 
     # ---- ControlPort
@@ -258,7 +259,7 @@ class HttpControl(ports.ControlPort, ports.OperatorPort):
         self._asker.request("POST", "/upcall/v1/register", node)
 
     def heartbeat(self, heartbeat: ports.Heartbeat) -> ports.HeartbeatReply:
-        """Goes to every process, so that each knows who is alive; one answer is enough."""
+        """Send to every process, so that each knows which nodes are alive. One answer is enough."""
         content = msgspec.json.encode(heartbeat)
         endpoints = self._asker.servers.endpoints
         reply_s = _HEARTBEAT_S / len(endpoints)
@@ -302,7 +303,7 @@ class HttpControl(ports.ControlPort, ports.OperatorPort):
         self._asker.request("DELETE", f"/v1/tenant/{quote_segment(tenant)}", again=False, reply_s=_CHANGE_S)
 
     def tenants(self) -> list[TenantRecord]:
-        """Cost: 1 request a thousand tenants."""
+        """Cost: 1 request for 1000 tenants."""
         records: list[TenantRecord] = []
         while True:
             query = {"limit": _PAGE, "after": records[-1].tenant if records else ""}
@@ -362,10 +363,10 @@ COMPACT_S: Final = 600.0
 """How long a compaction of a node may take."""
 
 _SLOW_S_MAX: Final = 30.0
-"""Longest time of a read that took too long before."""
+"""Longest time of a read after an earlier one timed out."""
 
 _PIECE_BYTES: Final = 16 << 10
-"""What is read of a scan at once."""
+"""Smallest piece of a scan's reply that is read at once."""
 
 _VALUES: Final = msgpack_decoder(list[bytes | None])
 
@@ -374,8 +375,8 @@ class HttpNode(ports.NodePort):
     """A node behind a URL. Thread-safe.
 
     Args:
-        token: of the fleet; None: it has none.
-        read_s: how long the first byte of a read, or a location, may take; the node's own wait for an LSN is shorter.
+        token: the fleet's token; None: it has none.
+        read_s: how long the first byte of a read, or a location, may take. The node's own wait for an LSN is shorter.
     """
 
     def __init__(
@@ -389,7 +390,7 @@ class HttpNode(ports.NodePort):
         return f"HttpNode({self._url!r})"
 
     def close(self) -> None:
-        """Close all connections; again is a no-op."""
+        """Close all connections. Closing twice is a no-op."""
         self._asker.close()
 
     def _ask(self, method: str, path: str, kind: type[T], body: Any = None, **how: Unpack[How]) -> T:
@@ -399,7 +400,7 @@ class HttpNode(ports.NodePort):
     def _read(
         self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
     ) -> urllib3.BaseHTTPResponse:
-        """A request that changes nothing, so no answer is `Unavailable`."""
+        """Send a request that changes nothing, so a missing answer is `Unavailable`."""
         target = with_query(path, query)
 
         def request(endpoint: str) -> urllib3.BaseHTTPResponse:
@@ -427,7 +428,7 @@ class HttpNode(ports.NodePort):
         return self._ask("GET", f"{NODE_API}/locations", list[ports.Held])
 
     def utilization(self) -> Utilization:
-        """How much of its memory the node uses."""
+        """Return how much of its memory the node uses."""
         return self._ask("GET", f"{NODE_API}/utilization", Utilization)
 
     def timelines(self, tenant: str) -> list[ports.TimelineInfo]:
@@ -452,7 +453,7 @@ class HttpNode(ports.NodePort):
     ) -> ports.FoundMany:
         body = msgspec.msgpack.encode(KeysBody(list(keys), lsn, at_least))
         reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
-        # A node of before says it of one key alone; what was waited for is known to be there.
+        # An older node sends the header only for a single key. The LSN that was waited for is certainly reached.
         return ports.FoundMany(tuple(self._values(reply)), int(reply.headers.get(LSN_HEADER, at_least)))
 
     def _values(self, reply: urllib3.BaseHTTPResponse) -> list[bytes | None]:
@@ -498,10 +499,10 @@ class HttpNode(ports.NodePort):
 
 
 class _Body(io.RawIOBase):
-    """A reply's body as a file that knows its last bytes. Arrow asks for a few bytes, then for all columns of a batch.
+    """A reply's body as a file that knows its last bytes. Arrow reads a few bytes, then all columns of a batch.
 
-    The former are taken from a piece that is read at once, and the latter are read as they are asked for, so that the
-    columns are copied once: behind what is left of the piece.
+    The few bytes are taken from a piece that was read ahead. The columns are read when Arrow reads them, so they are
+    copied only once: after the rest of the piece.
     """
 
     def __init__(self, reply: urllib3.BaseHTTPResponse) -> None:
@@ -527,12 +528,12 @@ class _Body(io.RawIOBase):
 
 
 def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a scan as they arrive. Raises `Unavailable` when the reply is cut off."""
+    """Yield the batches of a scan as they arrive. Raises `Unavailable` if the reply is cut off."""
     body = _Body(reply)
     try:
         with pa.ipc.open_stream(pa.PythonFile(body, mode="r")) as stream:
             yield from stream
-        if body.last != END_OF_STREAM or body.read():  # the last read takes what ends the reply off the connection
+        if body.last != END_OF_STREAM or body.read():  # the last read removes the reply's end from the connection
             raise HTTPError("the stream has no end")
     except (HTTPError, pa.ArrowException, OSError, ValueError) as error:
         reply.close()

@@ -1,11 +1,15 @@
 """A whole fleet as processes of this machine: log, control plane, nodes. `lakebed fleet up` runs it.
 
-Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends them all. Each is a ``lakebed fleet``
-command of its own; what it prints goes to a file, and its process id to another. Invariants: a process is ended by its
-id and never by its name; a restarted part has the port it had before, so that the others find it; nodes end first, and
-the log last, because nodes commit when they end. When this process is killed, the parts end by themselves
-(`lakebed.fleet.together`). What may be secret is in the environment of a part and not in its command, which every user
-of the machine can list: URLs of ledger and log, and `FleetSettings.variables`.
+Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends them all. Each process is a
+``lakebed fleet`` command. Its output goes to a file, and its process id to another file.
+
+Invariants:
+- A process is ended by its id and never by its name.
+- A restarted part keeps its port, so that the others find it.
+- Nodes end first and the log last, because nodes commit when they end.
+- If this process is killed, the parts end by themselves (`lakebed.fleet.together`).
+- Possible secrets are in the environment of a part and not in its command, which every user of the machine can list:
+  URLs of ledger and log, and `FleetSettings.variables`.
 """
 
 from __future__ import annotations
@@ -39,75 +43,75 @@ _PAUSES: Final = Pauses(0.05, 0.05)
 _TAIL_LINES: Final = 5
 _DECOMMISSIONED: Final = "node_decommissioned"
 _NODE_RESTART_S: Final = 10.0
-"""A node that died is started again after this time: its tenants are served elsewhere before."""
+"""Delay before a dead node is started again. Meanwhile other nodes take over its tenants."""
 _RESTART_S: Final = 0.5
 _RESTART_S_MAX: Final = 30.0
 _STEADY_S: Final = 60.0
-"""A process that lived for so long was started well: the next one waits as after the first death."""
+"""A process that lived this long was started well. After it dies, the delay is that after a first death."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What a local fleet is made of."""
+    """The configuration of a local fleet."""
 
     storage: str
     """URL or folder."""
     folder: Path
-    """Of logs, and of the nodes' local states."""
+    """Folder of the logs and of the nodes' local states."""
     node_count: int = 3
     ledger: str | None = None
-    """None: a database in the storage; ``postgresql://...``."""
+    """``postgresql://...``; None: a database in the storage."""
     log: str | None = None
-    """None: an embedded log, as a process of its own; ``nats://...``, ``postgresql://...``."""
+    """``nats://...`` or ``postgresql://...``; None: an embedded log, as a separate process."""
     port: int = 0
-    """Of the control plane; 0: a free one."""
+    """Port of the control plane; 0: a free one."""
     options: tuple[str, ...] = ()
-    """Further words for every process, such as ``--verbose``: nothing secret."""
+    """Further arguments of every process, such as ``--verbose``. They must not be secret."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the environment of every process, apart from this one's, such as ``LAKEBED_STORAGE_OPTIONS``."""
+    """Environment variables of every process in addition to this one's, such as ``LAKEBED_STORAGE_OPTIONS``."""
 
 
 @dataclass(slots=True)
 class Part:
-    """One process of the fleet."""
+    """One process of the fleet, including its restarts."""
 
     name: str
     words: tuple[str, ...]
-    """Of its command, behind ``lakebed fleet``."""
+    """Arguments of its command, after ``lakebed fleet``."""
     log_file: Path
     variables: Mapping[str, str]
-    """Of its environment, apart from this process's."""
+    """Environment variables in addition to this process's."""
     restart_s: float = _RESTART_S
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
     start_count: int = 0
-    """Since a process of it was steady."""
+    """Number of starts since a process of this part was steady."""
     started_s: float = 0.0
     due_s: float | None = None
     """When it is started again."""
     log_from: int = 0
-    """Where in the file what its present process printed begins."""
+    """Offset in the log file at which the output of its current process begins."""
     is_over: bool = False
-    """It is not started again."""
+    """Whether it is not started again."""
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 before the first one."""
+        """Id of its process; 0 before the first one."""
         return 0 if self.process is None else self.process.pid
 
 
 _READY: Final = re.compile(r"^\{\n.*?^\}", re.MULTILINE | re.DOTALL)
-"""What a part prints once it answers: an object over several lines; lines of its log are objects of one line."""
+"""What a part prints once it answers: an object over several lines. Lines of its log are objects of one line."""
 
 
 class _Ready(msgspec.Struct):
-    """What a process prints when it answers."""
+    """What a process prints once it answers."""
 
     url: str
 
 
 class _Problem(msgspec.Struct):
-    """What is wrong, as a process prints it."""
+    """An error, as a process prints it."""
 
     kind: str
     message: str
@@ -120,11 +124,11 @@ class _Failure(msgspec.Struct):
 
 
 def _say_nothing(text: str) -> None:
-    """Drop a sentence."""
+    """Ignore a sentence."""
 
 
 def _check_nothing() -> None:
-    """Let every start be."""
+    """Allow every start."""
 
 
 @dataclass(slots=True)
@@ -132,11 +136,12 @@ class LocalFleet:
     """The processes of a fleet on this machine. Use it in a ``with``, or stop it. Not thread-safe.
 
     Args:
-        say: receives a sentence when the start has to wait for something.
-        check: called before a process is started, when none of this folder runs; raises why the fleet may not start.
+        say: receives a sentence if the start has to wait for something.
+        check: called before a process is started, when no process of this folder runs. Raises if the fleet must not
+            start.
 
     Attributes:
-        parts: in the order in which they are started.
+        parts: in the order of their start.
     """
 
     settings: FleetSettings
@@ -147,7 +152,7 @@ class LocalFleet:
     locks: FolderLocks | None = None
     _variables: dict[str, str] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
-    """Names of nodes that were decommissioned."""
+    """Names of decommissioned nodes."""
 
     def __enter__(self) -> Self:
         try:
@@ -162,11 +167,11 @@ class LocalFleet:
 
     @property
     def control_url(self) -> str:
-        """Where the control plane answers."""
+        """URL of the control plane."""
         return self.part("control").url
 
     def part(self, name: str) -> Part:
-        """A part by its name: ``log``, ``control``, ``node-1``. Raises `InvalidRequest`."""
+        """Return a part by its name: ``log``, ``control``, ``node-1``. Raises `InvalidRequest`."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -174,13 +179,13 @@ class LocalFleet:
         raise InvalidRequest(f"The fleet has no part {name}: it has {names}.", kind="part_not_found", name=name)
 
     def start(self) -> None:
-        """Start every process, and wait until each answers. The nodes start at the same time.
+        """Start every process, and wait until each answers. The nodes start concurrently.
 
         Raises:
-            InvalidRequest: ``unknown_log``, ``unknown_ledger``; nothing was made then. Or as `Unavailable` below.
+            InvalidRequest: ``unknown_log``, ``unknown_ledger``: nothing was started. Or as `Unavailable` below.
             Conflict: ``fleet_runs``: another process runs a fleet with this folder. Or as `Unavailable` below.
-            Unavailable: ``parts_run``: parts of a fleet that was killed do not end. ``fleet_not_started``: a process
-                ended or did not answer; with what it printed. The class is that of the process's error.
+            Unavailable: ``parts_run``: parts of a killed fleet do not end. ``fleet_not_started``: a process ended or
+                did not answer. The message has its output, and the class is that of its error.
         """
         asked = self.settings
         check_ledger_url(asked.ledger)
@@ -200,13 +205,13 @@ class LocalFleet:
             self._await_node(node)
 
     def add_node(self, name: str) -> Part:
-        """Start one more node."""
+        """Start another node."""
         part = self._launch_node(name)
         self._await(part)
         return part
 
     def _await_node(self, node: Part) -> None:
-        """Wait for a node, or for one of another name where the node was decommissioned."""
+        """Wait for a node. If it was decommissioned, start one with another name, and wait for that."""
         while True:
             try:
                 return self._await(node)
@@ -238,11 +243,12 @@ class LocalFleet:
 
     def _launch(self, part: Part, *, port: int) -> None:
         if part.process is not None and part.process.stdin is not None:
-            part.process.stdin.close()  # that process has ended
+            part.process.stdin.close()  # the former process has ended
         words = ("-m", "lakebed.cli", "fleet", *part.words, "--port", str(port), "--json", "--end-with-input")
         with part.log_file.open("ab") as output:
             part.log_from = output.tell()
-            # A group of its own: CTRL-C at the terminal reaches this process, which then ends the others in order.
+            # A separate process group: CTRL-C at the terminal reaches only this process, which ends the others in
+            # order.
             part.process = subprocess.Popen(
                 [sys.executable, *words, *self.settings.options],
                 stdin=subprocess.PIPE,
@@ -266,7 +272,7 @@ class LocalFleet:
         raise self._not_started(part, f"did not answer within {READY_S:g} s")
 
     def _is_ready(self, part: Part) -> bool:
-        """Whether the part's process has printed where it answers; remembers it."""
+        """Whether the part's process has printed its URL, which is then stored in the part."""
         match = _READY.search(self._read_output(part))
         if match is None:
             return False
@@ -285,14 +291,14 @@ class LocalFleet:
         return [line for line in self._read_output(part).splitlines() if line.strip()]
 
     def _problem_of(self, part: Part) -> _Problem | None:
-        """The error with which a part's process ended; None if it printed none."""
+        """Return the error with which a part's process ended; None if it printed none."""
         try:
             return decode_json("".join(self._lines(part)[-1:]), _Failure).error
         except msgspec.DecodeError:
             return None
 
     def _not_started(self, part: Part, what: str) -> LakebedError:
-        """Why a part did not start: the error that it printed, or the end of what it printed."""
+        """Return the error of a part that did not start: the error that it printed, or the end of its output."""
         problem = self._problem_of(part)
         if problem is None:
             printed = " ".join(self._lines(part)[-_TAIL_LINES:]) or "nothing"
@@ -311,7 +317,7 @@ class LocalFleet:
         )
 
     def watch_once(self) -> Iterator[str]:
-        """Restart what died; a sentence for each thing that happened. Call it now and then."""
+        """Restart dead processes. Yield a sentence for each event. Call this repeatedly."""
         now_s = self.environment.clock.monotonic_s()
         for part in self.parts:
             if part.process is None or part.is_over:
@@ -333,7 +339,7 @@ class LocalFleet:
                 yield f"{part.name} is process {part.pid} now, on the same port."
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to the process of a part; its id."""
+        """Send a signal to the process of a part. Return its id."""
         part = self.part(name)
         os.kill(part.pid, number)
         return part.pid
@@ -345,7 +351,7 @@ class LocalFleet:
         for group in groups:
             for part in group:
                 if part.process is not None and part.process.poll() is None:
-                    part.process.send_signal(signal.SIGCONT)  # a stopped process would not see the next one
+                    part.process.send_signal(signal.SIGCONT)  # a stopped process would not receive the next signal
                     part.process.terminate()
             for part in group:
                 _wait(part)

@@ -1,12 +1,12 @@
-"""The bytes of a tenant's manifests and deadlists: one JSON document each, that any tool reads. Pure.
+"""The bytes of a tenant's manifests and deadlists. Each is a JSON document that any tool can read. Pure.
 
 Owns: the envelope around them (`lakebed.objects.document`), in this order (DO NOT CHANGE)::
 
     {"checksum":"<16 hex digits>","format":1,"min_reader":1,"features":[],"manifest":{...}}
     {"checksum":"<16 hex digits>","format":1,"min_reader":1,"features":[],"deadlist":{...}}
 
-Invariants: a commit pins a manifest by `ManifestRef.checksum`, the xxh3-128 of the whole object: the bytes of another
-writer under the same name are `Corruption`.
+Invariant: a commit pins a manifest by `ManifestRef.checksum`, the xxh3-128 of the whole object. So bytes that another
+writer put under the same name are `Corruption`.
 
 Format: docs/format/manifest-fleet.md.
 """
@@ -28,13 +28,13 @@ _HEADER: Final = b'","format":%d,"min_reader":%d,"features":[],' % (FORMAT, FORM
 
 
 class Deadlist(Stored, frozen=True):
-    """Objects of older transactions that the state of `txn` does not reference any more."""
+    """Objects of older transactions that the state of `txn` does not reference any longer."""
 
     tenant: str
     txn: int
-    """The transaction in which they died: with its commit they may be deleted."""
+    """The transaction that made them unneeded. After its commit they may be deleted."""
     paths: tuple[str, ...]
-    """Relative to the root of the fleet's storage, ascending."""
+    """Paths relative to the root of the fleet's storage, ascending."""
 
 
 class _ManifestEnvelope(Envelope):
@@ -50,42 +50,42 @@ _DEADLIST: Final = Document(_DeadlistEnvelope, what="deadlist", header=_HEADER +
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's document. Equal manifests have equal bytes."""
+    """Encode a manifest. Equal manifests have equal bytes."""
     return _MANIFEST.encode(manifest)
 
 
 def decode_manifest(body: Buffer, *, path: str) -> Manifest:
-    """The manifest in a document.
+    """Decode a manifest.
 
     Args:
         body: the whole object.
-        path: the object's, for the errors.
+        path: the object's path, for errors.
 
     Raises:
-        Corruption: these are not the bytes that were written.
-        UnsupportedFormat: written by a newer lakebed.
+        Corruption: the bytes were changed.
+        UnsupportedFormat: a newer lakebed wrote them.
     """
     return _MANIFEST.decode(body, path=path).manifest
 
 
 def encode_deadlist(deadlist: Deadlist) -> bytes:
-    """The deadlist's document. Equal deadlists have equal bytes."""
+    """Encode a deadlist. Equal deadlists have equal bytes."""
     return _DEADLIST.encode(deadlist)
 
 
 def decode_deadlist(body: Buffer, *, path: str) -> Deadlist:
-    """The deadlist in a document. Arguments and errors as `decode_manifest`."""
+    """Decode a deadlist. Arguments and errors as `decode_manifest`."""
     return _DEADLIST.decode(body, path=path).deadlist
 
 
 def refer(path: str, body: Buffer) -> ManifestRef:
-    """The reference that pins a manifest's object."""
+    """Return the reference that pins a manifest's object."""
     view = memoryview(body).cast("B")
     return ManifestRef(path=path, checksum=xxhash.xxh3_128_hexdigest(view), size_bytes=view.nbytes)
 
 
 def decode_referenced(body: Buffer, reference: ManifestRef) -> Manifest:
-    """The manifest that a commit pinned. Raises `Corruption` when the object is another one; as `decode_manifest`."""
+    """Decode the manifest that a commit pinned. Raises `Corruption` for another object; as `decode_manifest`."""
     actual = refer(reference.path, body)
     if actual != reference:
         raise Corruption(

@@ -1,6 +1,6 @@
-"""Rows as clients give them, and as the log takes them. Pure.
+"""Rows in the forms that clients give, converted to the form of the log. Pure.
 
-Owns: which forms a write takes: pairs, mappings, batches of writes, Arrow. Does not know: logs, timelines.
+Owns: the forms that a write takes: pairs, mappings, batches of writes, Arrow. Does not know: logs, timelines.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lakebed.kv.batch import WriteBatch
 Rows: TypeAlias = (
     WriteBatch | Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]] | pa.RecordBatch | pa.Table
 )
-"""What `Timeline.write` takes. In Arrow: the columns ``key`` and ``value``, binary or string; a null value deletes."""
+"""Rows for `Timeline.write`. In Arrow: columns ``key`` and ``value``, binary or string; a null value deletes."""
 
 
 def parse_rows(rows: Rows) -> pa.RecordBatch:
-    """The rows of an append. Raises `InvalidRequest`."""
+    """Return the rows of an append. Raises `InvalidRequest`."""
     if isinstance(rows, WriteBatch):
         if rows.special:
             kind = "row_is_merge" if rows.operands() else "row_with_lifetime"
@@ -60,7 +60,7 @@ def _column(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
 
 
 def split_rows(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces of about `bytes_max`."""
+    """Split a batch into pieces of about `bytes_max`."""
     count = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, count):
         yield batch.slice(start, count)

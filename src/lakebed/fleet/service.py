@@ -1,4 +1,4 @@
-"""What the three services of a fleet share: one token for all callers, the routes of the process, and how it runs.
+"""The common parts of a fleet's three services: one token for all callers, routes about the process, how it runs.
 
 Owns: `FleetSite` and `FleetCall`, which control plane, node and log extend; `ServiceSettings`; `run_service` and
 `start_service`.
@@ -34,7 +34,7 @@ from lakebed.metrics import render
 from lakebed.runtime import Environment
 
 NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-"""Of names in paths, for descriptions."""
+"""Pattern of names in paths, for descriptions."""
 _CALLER: Final = TokenCaller("fleet")
 _DEFAULT_HTTP: Final = HttpOptions()
 
@@ -44,11 +44,11 @@ class ServiceSettings:
     """The settings that every process of a fleet has.
 
     Attributes:
-        token: of the fleet, expected and sent; None: there is none.
+        token: the fleet's token, which the process expects and sends; None: it has none.
         storage_options: settings of the object store.
         durable: whether a write is synced before it is acknowledged.
         access_log: as `Serving.open` takes it.
-        allow_remote: listen at an address that other machines can reach, without a certificate.
+        allow_remote: listen without a certificate at an address that other machines can reach.
     """
 
     token: str | None = None
@@ -67,17 +67,17 @@ class FleetSite(Generic[C]):
 
     Args:
         serving: limits, threads and logs.
-        token: what callers send as ``Authorization: Bearer <token>``; None: they need none.
+        token: callers must send ``Authorization: Bearer <token>``; None: they need none.
 
     Attributes:
-        on_fenced: called when what is served turns out to be another process's.
-        on_close: called when no request runs any more.
+        on_fenced: called when another process has taken over what is served.
+        on_close: called when no request runs any longer.
     """
 
     title: ClassVar[str]
-    """For messages, such as ``The log``."""
+    """Title in messages, such as ``The log``."""
     statuses: ClassVar[Mapping[str, int]] = {}
-    """Of kinds of errors that have another status here than elsewhere."""
+    """HTTP statuses of kinds of errors that differ from the general table."""
 
     def __init__(self, serving: Serving, *, token: str | None) -> None:
         self.serving = serving
@@ -86,30 +86,30 @@ class FleetSite(Generic[C]):
         self.on_close: Callable[[], None] = _nothing
 
     async def authenticate(self, header: bytes | None) -> TokenCaller:
-        """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
+        """Return the caller that sends the token. Raises `InvalidRequest` (``unauthorized``)."""
         check_token(header, self._token, service=self.title)
         return _CALLER
 
     def authorize(self, principal: TokenCaller, endpoint: Endpoint, scope: Scope) -> None:
-        """Who knows the token may do everything."""
+        """Allow everything: a caller with the token has all permissions."""
 
     def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> C:
-        """What handlers take."""
+        """Make the object that handlers take."""
         raise NotImplementedError
 
     async def audit(self, change: Change) -> None:
-        """Nothing is audited: ledger and log say what changed."""
+        """Do nothing: ledger and log record the changes."""
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """The generic table of statuses, and the service's own."""
+        """Return the reply to an error, by the general table of statuses and the service's own."""
         return errors.error_reply(error, request_id=request_id, statuses={**self.statuses, **statuses})
 
     def health(self) -> dict[str, str]:
-        """What the process answers to a question for its health, with its version."""
+        """Return the process's answer to a health check, in addition to its version."""
         return {"status": "ok"}
 
     def close(self) -> None:
-        """Wait for running calls, then close what is served, the access log last."""
+        """Wait for running calls. Then close what is served, and the access log last."""
         self.serving.pools.close()
         try:
             self.on_close()
@@ -125,7 +125,7 @@ S = TypeVar("S", bound=FleetSite[Any])
 
 
 class FleetCall(Call, Generic[S]):
-    """A request of a service."""
+    """A request to a service."""
 
     __slots__ = ("site",)
 
@@ -140,12 +140,12 @@ F = TypeVar("F", bound=FleetCall[Any])
 def add_process_routes(
     routes: dict[str, Routes[F]], title: str, summary: str, parts: Mapping[str, PathParameter]
 ) -> Callable[[], dict[str, Any]]:
-    """Add the routes that are about the process itself; return what makes the OpenAPI description of all of them.
+    """Add the routes about the process itself. Return the function that makes the OpenAPI description of all routes.
 
     Args:
-        routes: of the service, by the prefix of their paths.
-        title: of the description, with a sentence as its `summary`.
-        parts: what varies in paths.
+        routes: the service's routes, by the prefix of their paths.
+        title: the title of the description, with a sentence as its `summary`.
+        parts: the variable parts of paths.
     """
     about = routes[""] = Routes[F]("service")
 
@@ -175,7 +175,7 @@ def add_process_routes(
 def open_serving(
     name: str, settings: ServiceSettings, endpoint: str, *, environment: Environment, reads_inline: bool = False
 ) -> Serving:
-    """What a process has that answers at `endpoint`; `name` stands in front of its messages on standard error."""
+    """Open what a process needs to answer at `endpoint`. `name` is the prefix of its messages on standard error."""
     return Serving.open(
         name,
         options=settings.http,
@@ -210,11 +210,11 @@ def run_service(
     """Serve until SIGTERM or SIGINT; return the exit code, 0.
 
     Args:
-        open_site: opens what is served at a URL, once it is known that the process can listen there.
-        routes: by the prefix of their paths.
-        host: where to listen; an address that other machines can reach needs `ServiceSettings.allow_remote`.
+        open_site: opens what is served at a URL. Called after the address is bound.
+        routes: the routes, by the prefix of their paths.
+        host: the address to listen on. One that other machines can reach needs `ServiceSettings.allow_remote`.
         port: 0: a free one.
-        started: receives the URL once the process answers; None: it is printed.
+        started: receives the URL once the process answers; None: print it.
 
     Raises:
         InvalidRequest: kind ``remote_host``, ``invalid_address``; or as `open_site`.

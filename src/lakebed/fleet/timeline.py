@@ -1,14 +1,15 @@
-"""`Timeline` and `TimelineView`: reading and writing one timeline of a tenant, as clients do.
+"""`Timeline` and `TimelineView`: a client's reads and writes of one timeline of a tenant.
 
-Owns: the rows that one call may write, the LSN up to which a handle has to be able to read, and what a read does when
-its node is lost. Invariants:
+Owns: the rows that one call may write, the LSN that a node must have reached for a handle's reads, and what a read does
+when its node is lost.
 
+Invariants:
 - A handle reads what it wrote, and never an older state than it has read before.
-- A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
-- A write goes to the timeline that has the name when it is made: the log of one that has lost the name takes no rows,
-  says so, and the control plane is asked which timeline it is now.
-- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.retry_s`.
-- A scan is of one LSN, also when it moves to another node on the way.
+- A write that returns is durable in the log. After a lost reply the same write id is sent again.
+- A write goes to the timeline that has the name at that time. The log of a timeline that has lost the name takes no
+  rows and says so. Then the control plane is asked which timeline has the name now.
+- A failover or relocation delays a read or write and is no error, within `ClientOptions.retry_s`.
+- A scan is of one LSN, even if it moves to another node on the way.
 
 Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`lakebed.fleet.client`).
 """
@@ -38,13 +39,13 @@ T = TypeVar("T")
 F = TypeVar("F", Found, FoundMany)
 
 _ANY_KEY: Final = b"\0"
-"""Read to learn how far a node is."""
+"""A key that is read only to learn how far a node is."""
 
 _LOAD_BYTES: Final = 1 << 20
-"""Of one append of a load."""
+"""Most bytes of one append of a load."""
 
 LSN_METADATA: Final = b"lsn"
-"""In the metadata of a scan's schema: as of which LSN it is."""
+"""Key in the metadata of a scan's schema: the LSN of the scan's state."""
 
 
 class TimelineView:
@@ -135,9 +136,8 @@ class Timeline:
 
         Raises:
             Conflict: kind ``unexpected_lsn``, with ``last=``. Nothing was written. Also when the name belongs to
-                another
-                timeline since this handle was last used, for example after a restore: then `expected` is of the earlier
-                    one.
+                another timeline since this handle was last used, for example after a restore: then `expected` is of the
+                earlier one.
             InvalidRequest: a key, value or batch is invalid or too large; a row has a lifetime (``row_with_lifetime``);
                 or the timeline is a pin, or was replaced by a restore (``read_only``).
             NotFound: kind ``timeline_not_found`` or ``tenant_not_found``. Nothing was written.
@@ -177,10 +177,10 @@ class Timeline:
         raise attempts.failure() from attempts.reason
 
     def _check_follows(self, id: str, lsn: int) -> None:
-        """Raise `Corruption` when the log gave a new row an LSN that was committed before: it lost records.
+        """Check a new row's LSN. Raises `Corruption` if it was committed before: the log has lost records.
 
-        Nodes have other rows at that LSN, and never ingest this one. The control plane is asked first, for all parts
-        may have been restored since the route came.
+        Nodes have other rows at that LSN, and never ingest this one. The control plane is asked first, because all
+        parts may have been restored since the last route.
         """
         self._router.route(fresh=True)
         committed = self._router.find_committed_lsn(id)
@@ -207,10 +207,10 @@ class Timeline:
         return self.lsn() if last is None else last
 
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
-        """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
+        """Return the timeline that has the name now, after the log refused rows: `id` was sealed, dropped, or is a pin.
 
-        It is the same one while the control plane that answers has not seen the change, and while the log, which was
-        away when a tenant was created, has not begun its timeline.
+        The result is `id` itself if the control plane that answers does not know the change yet, or if the log was not
+        reachable when the tenant was created, and has not begun its timeline.
 
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """
@@ -224,7 +224,7 @@ class Timeline:
             pin = next((info for info in self._infos(attempts) if info.id == id and info.is_read_only), None)
             if pin is not None:
                 raise self._read_only(f"a pin at LSN {pin.lsn}")
-        # The log has not begun yet what the ledger has, or an old owner of the ledger does not know what the log does.
+        # The log has not begun what the ledger has, or an old owner of the ledger does not know the change in the log.
         return id
 
     def _read_only(self, what: str) -> InvalidRequest:
@@ -331,7 +331,7 @@ class Timeline:
                 info = self.status()
                 if info.is_read_only:
                     return info.lsn
-                attempts.note(problem)  # the log has not begun it yet
+                attempts.note(problem)  # the log has not begun the timeline yet
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
         raise attempts.failure() from attempts.reason
@@ -365,14 +365,14 @@ class Timeline:
         return self._reads.follow(attempts, lambda id: self._commit(id, self._reads.seen, attempts))
 
     def _commit_attempts(self) -> Attempts:
-        retry_s = self._router.options.change_retry_s  # a node that lags ingests everything first
+        retry_s = self._router.options.change_retry_s  # a lagging node ingests everything first
         return self._router.attempts(f"commit the tenant {self.tenant}", retry_s=retry_s)
 
     def _commit(self, id: str, lsn: int, attempts: Attempts) -> int:
-        """Commit the timeline at least up to an LSN; the last committed transaction."""
+        """Commit the timeline at least up to an LSN. Return the last committed transaction."""
 
         def commit(node: NodePort) -> int:
-            node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
+            node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested the LSN
             return node.checkpoint(self.tenant)
 
         return self._reads.ask_of(id, attempts, lambda _: self._router.ask(attempts, commit))
@@ -478,12 +478,15 @@ class Timeline:
 
 
 def new_id(router: Router) -> str:
-    """The id of a timeline that is made; a repeated request has the same."""
+    """Mint the id of a new timeline. A repeated request must use the same id."""
     return f"{router.environment.rng.getrandbits(64):016x}"
 
 
 def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
-    """Hand a change to the control plane until it answers; a repetition is the same change, or one that never was."""
+    """Send a change to the control plane until it answers.
+
+    A repetition is the same change, or a new one if it failed.
+    """
     attempts = router.attempts(
         f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
         retry_s=router.options.change_retry_s,
@@ -496,14 +499,15 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
         except AlreadyExists as problem:
             if "begun_after" not in problem.facts:
                 raise
-            # A node that was lost before its commit has begun the log of this id, at the LSN that was the newest then.
+            # A node that was lost before its commit had already begun the log of this id, at what then was the last
+            # LSN.
             change = replace(change, id=new_id(router))
             attempts.skip_pause()
     raise attempts.failure() from attempts.reason
 
 
 def check_timeline(name: object) -> str:
-    """The name of a timeline, if it is valid and does not read as a version. Raises `InvalidRequest`."""
+    """Check the name of a timeline, which must not read as a version. Raises `InvalidRequest`."""
     timeline_name = check_name(name, what="timeline")
     if timeline_name.isdigit():
         raise InvalidRequest(
@@ -518,8 +522,8 @@ class _Reads:
     """The reads of one timeline. It remembers the newest LSN that its caller has seen. Thread-safe.
 
     Args:
-        id: of the timeline that is read first if it still exists; None: the one that has the name is.
-        stays: the timeline of the first read is read on, also when another has the name.
+        id: the timeline that is read first, if it still exists; None: the one that has the name.
+        stays: continue to read the timeline of the first read, even if another one gets the name.
     """
 
     def __init__(self, router: Router, name: str, *, id: str | None = None, stays: bool = False) -> None:
@@ -534,16 +538,19 @@ class _Reads:
 
     @property
     def known_id(self) -> str | None:
-        """The timeline's id as it was last; None: it was not used yet."""
+        """The timeline's id at the last use; None: not used yet."""
         return self._id
 
     @property
     def seen(self) -> int:
-        """The newest LSN that was written or read here."""
+        """The newest LSN that was written or read through this object."""
         return self._seen
 
     def id(self, attempts: Attempts) -> str:
-        """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
+        """Return the timeline's id.
+
+        After a restore moved the name to another timeline, forget the LSN that was seen.
+        """
         if self._stays and (known := self._id) is not None:
             if self._is_fixed:
                 return known
@@ -580,7 +587,7 @@ class _Reads:
         return list(self._ask(ask, lsn=lsn).values)
 
     def _ask(self, ask: Callable[[NodePort, str, int], F], *, lsn: int | None) -> F:
-        """What a node answers of the timeline with an id, once it has ingested what its caller has seen."""
+        """Return a node's answer for the timeline, once the node has ingested what the caller has seen."""
         attempts = self.attempts()
 
         def read(id: str) -> F:
@@ -595,7 +602,7 @@ class _Reads:
     def scan(
         self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, lsn: int | None
     ) -> pa.RecordBatchReader:
-        """The rows of a range. The first batch is there when this returns, so that errors are raised here."""
+        """Return the rows of a range. The first batch is read before this returns, so errors are raised here."""
         if prefix is not None and (start is not None or end is not None):
             raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
         bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
@@ -627,10 +634,10 @@ class _Reads:
         return self._router.attempts(f"scan the timeline {self._name} of the tenant {self.tenant}")
 
     def follow(self, attempts: Attempts, read: Callable[[str], T]) -> T:
-        """What a read of the timeline with an id gives.
+        """Return the result of a read of the timeline.
 
-        When it is gone because another client has moved or dropped the name, the timeline that has the name now is
-        read. Raises `NotFound` (``timeline_not_found``): none has it.
+        If the timeline is gone because another client has moved or dropped the name, read the timeline that has the
+        name now. Raises `NotFound` (``timeline_not_found``): none has it.
         """
         for _ in attempts:
             id = self.id(attempts)
@@ -650,7 +657,7 @@ class _Reads:
         raise attempts.failure() from attempts.reason
 
     def ask_of(self, id: str, attempts: Attempts, ask: Callable[[str], T]) -> T:
-        """What nodes answer of the timeline with an id, once they know it. Raises `NotFound`: it is gone."""
+        """Return the nodes' answer for a timeline, once they know it. Raises `NotFound`: it is gone."""
         for _ in attempts:
             try:
                 return ask(id)
@@ -659,13 +666,13 @@ class _Reads:
         raise attempts.failure() from attempts.reason
 
     def _at_least(self, lsn: int | None) -> int:
-        """The LSN up to which a node must have ingested to answer."""
+        """Return the LSN up to which a node must have ingested before it answers."""
         return self._seen if lsn is None else check_lsn(lsn, name="The LSN")
 
     def _batches(
         self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
+        """Yield the rows of a range. After the node is lost, continue with another one at the same LSN."""
         start, end = bounds
         at, has_rows, is_interrupted = lsn, False, False
         for _ in attempts:
@@ -678,7 +685,7 @@ class _Reads:
                     if at is None:
                         at = _lsn_of(batch)
                         if lsn is None and at is not None:
-                            self.saw(id, at)  # not at the end: a caller may stop before
+                            self.saw(id, at)  # not at the end, because a caller may stop before
                     if batch.num_rows:
                         has_rows = has_more = True
                         yield pa.RecordBatch.from_arrays(batch.columns, schema=PAIR_SCHEMA)
@@ -687,7 +694,7 @@ class _Reads:
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":
                     raise
-                if has_more:  # a long scan takes longer than its retries may
+                if has_more:  # a long scan may take longer than its retries
                     attempts.renew()
                 attempts.note(problem)
                 is_interrupted = True
@@ -704,7 +711,7 @@ class _Reads:
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
-                at, is_interrupted = None, False  # no row was seen: begin with the newest state
+                at, is_interrupted = None, False  # no row was returned: begin again with the newest state
                 attempts.skip_pause()
         raise attempts.failure() from attempts.reason
 

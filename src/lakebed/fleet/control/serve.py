@@ -1,8 +1,9 @@
-"""The process of a control plane: it works while it has the ledger, and waits for it while another process owns it.
+"""The process of a control plane: it works while it owns the ledger, and otherwise waits for it.
 
-Owns: what a process does while it has the ledger (`lakebed.fleet.tenure` says when): serve, and tick. On a database one
-process owns the ledger, and others are standbys that take over when its lease has ended (5 s; at once when it ran on
-the same machine); on PostgreSQL all are active. The port answers all the time.
+Owns: what a process does while it has the ledger, which is to serve and to tick. `lakebed.fleet.tenure` decides when it
+has it. If the ledger is a database, one process owns it and the others are standbys. They take over when its lease has
+expired: after 5 s, or at once if it ran on the same machine. On PostgreSQL all processes are active. Every process
+always listens.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
 
 NAME: Final = "lakebed fleet control"
-"""In front of messages on standard error."""
+"""Prefix of messages on standard error."""
 LEASE_MS: Final = 5_000
 """How long a standby waits for an owner that crashed on another machine."""
 LEDGER_OPTIONS: Final = DatabaseOptions(
-    # Records are about a kilobyte and are rewritten all the time: little memory holds ten thousand tenants.
+    # Records have about a kilobyte and are rewritten constantly, so little memory is enough for ten thousand tenants.
     l0_sst_bytes=8 << 20,
     unflushed_bytes_max=32 << 20,
     transaction_history_bytes_max=8 << 20,
@@ -54,14 +55,14 @@ _DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, transfer_threads=32, upload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings(ServiceSettings):
-    """What a process of the control plane serves.
+    """Settings of a process of the control plane.
 
     Attributes:
         storage_url: the fleet's storage.
         ledger: ``postgresql://...``; None: the database in the storage.
-        open_log: opens the log, which is pruned; None: there is none.
-        address: what clients and nodes are told; None: the storage, without a log.
-        nodes: a node to be called, by its record.
+        open_log: opens the log, for pruning; None: there is none.
+        address: the address for clients and nodes; None: the storage, without a log.
+        nodes: returns the port of a node, given its record.
         take_over: end the ownership of another process, once.
     """
 
@@ -79,8 +80,8 @@ class _Work:
     """What a process does with the ledger, in four threads.
 
     Args:
-        endpoint: where the site answers.
-        owned: called each time this process has the ledger.
+        endpoint: URL of the site.
+        owned: called each time this process gets the ledger.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class _Work:
         self._log = None if settings.open_log is None else settings.open_log()
 
     def open(self, take_over: bool) -> KeyValue:
-        """The ledger. Raises as `open_key_value`, and `Conflict` (``storage_of_another_ledger``)."""
+        """Open the ledger. Raises as `open_key_value`, and `Conflict` (``storage_of_another_ledger``)."""
         key_value = self._open_ledger(take_over)
         try:
             claim_storage(self._storage, Ledger(key_value), environment=self._environment)
@@ -128,7 +129,7 @@ class _Work:
             self._log.close()
 
     def run(self, key_value: KeyValue, tenure: Tenure[KeyValue]) -> None:
-        """Serve and tick until the ledger is lost, or the process is to end."""
+        """Serve and tick until the ledger is lost, or the process must end."""
         settings = self._settings
         control = ControlPlane(
             Ledger(key_value),
@@ -162,7 +163,7 @@ class _Work:
 
 
 def _address(settings: ControlSettings) -> FleetAddress:
-    """Where storage and log are, with what tells the storage from a copy."""
+    """Return where storage and log are, with the values that distinguish the storage from a copy."""
     address = settings.address or FleetAddress(
         str(parse_url(settings.storage_url)), "", "kv" if settings.ledger is None else "postgresql"
     )
@@ -172,9 +173,9 @@ def _address(settings: ControlSettings) -> FleetAddress:
 def _open(
     settings: ControlSettings, owned: Callable[[], None] | None, endpoint: str, environment: Environment
 ) -> ControlSite:
-    """A site that serves the control plane as soon as this process has the ledger, and again after it was lost.
+    """Make a site that serves the control plane as soon as this process has the ledger, and again after it was lost.
 
-    Raises as `open_key_value`, but not for a ledger that another process owns.
+    Raises as `open_key_value`, except that it waits for a ledger that another process owns.
     """
     serving = open_serving(NAME, settings, endpoint, environment=environment)
     site = ControlSite(serving, token=settings.token, known=_address(settings) if settings.address else None)
@@ -218,7 +219,7 @@ def run_control(
     Arguments and result as `run_service`, and:
 
     Args:
-        owned: called each time this process has the ledger.
+        owned: called each time this process gets the ledger.
 
     Raises:
         InvalidRequest, Unavailable: as `run_service`; or storage or ledger cannot be opened as named, or the ledger

@@ -1,7 +1,7 @@
-"""The control plane as an HTTP service: what `lakebed.http` needs of it, and its routes.
+"""The control plane as an HTTP service: its part of `lakebed.http`, and its routes.
 
-Owns: the site, the one token, and which call has which path. While this process does not own the ledger
-(`lakebed.fleet.control.serve`), every call is answered 503 (``control_standby``), and callers try another URL.
+Owns: the site, the only token, and the path of each call. While this process does not own the ledger
+(`lakebed.fleet.control.serve`), every call gets the status 503 (``control_standby``), and callers try another URL.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TXN_DIGITS: Final = 16
 
 
 class ControlSite(FleetSite["ControlCall"]):
-    """A control plane, as `lakebed.http` serves it; with the arguments of `FleetSite`.
+    """The site of a control plane. Also takes the arguments of `FleetSite`.
 
     Args:
         known: where storage and log are; None: only the control plane knows.
 
     Attributes:
-        control: what is served; None: another process owns the ledger.
+        control: the control plane that is served; None: another process owns the ledger.
     """
 
     title = "The control plane"
@@ -49,7 +49,7 @@ class ControlSite(FleetSite["ControlCall"]):
         self.control: ControlPlane | None = None
 
     def require_control(self) -> ControlPlane:
-        """The control plane. Raises `Unavailable` (``control_standby``)."""
+        """Return the control plane. Raises `Unavailable` (``control_standby``)."""
         if self.control is None:
             raise Unavailable(
                 "This process waits to take over the ledger from its owner: ask the owner, or try again.",
@@ -58,29 +58,29 @@ class ControlSite(FleetSite["ControlCall"]):
         return self.control
 
     def address(self) -> ports.FleetAddress:
-        """Where storage and log are. Raises as `require_control` and `ControlPlane.address`."""
+        """Return where storage and log are. Raises as `require_control` and `ControlPlane.address`."""
         return self._known or self.require_control().address()
 
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str
     ) -> ControlCall:
-        """What handlers take."""
+        """Make the object that handlers take."""
         return ControlCall(self, scope, receive, request_id=request_id)
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """As `FleetSite`; a lost ledger makes this process a standby."""
+        """As `FleetSite`. A lost ledger also makes this process a standby."""
         if isinstance(error, Fenced | Closed):
             self.on_fenced()
             error = Unavailable("Another process has taken over the ledger: ask it.", kind="control_standby")
         return super().error_reply(error, request_id=request_id, statuses=statuses)
 
     def health(self) -> dict[str, str]:
-        """Whether this process owns the ledger."""
+        """Report whether this process owns the ledger."""
         return {"status": "standby" if self.control is None else "ok"}
 
 
 class ControlCall(FleetCall[ControlSite]):
-    """A request of a control plane."""
+    """A request to a control plane."""
 
     __slots__ = ()
 
@@ -91,17 +91,17 @@ class ControlCall(FleetCall[ControlSite]):
 
     @property
     def tenant(self) -> str:
-        """The tenant of the path. Raises `InvalidRequest`."""
+        """The tenant in the path. Raises `InvalidRequest`."""
         return layout.check_name(self.path["tenant"], what="tenant")
 
     @property
     def node(self) -> str:
-        """The node of the path. Raises `InvalidRequest`."""
+        """The node in the path. Raises `InvalidRequest`."""
         return layout.check_name(self.path["node"], what="node")
 
     @property
     def txn(self) -> int:
-        """The transaction of the path. Raises `InvalidRequest` (``invalid_transaction``)."""
+        """The transaction in the path. Raises `InvalidRequest` (``invalid_transaction``)."""
         text = self.path["txn"]
         if not (text.isascii() and text.isdigit() and len(text) <= _TXN_DIGITS):
             raise InvalidRequest(f"{text!r} is not a transaction: use its number.", kind="invalid_transaction")
