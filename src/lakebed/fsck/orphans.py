@@ -133,6 +133,9 @@ def check_iceberg(table: Table, listed: Mapping[str, ObjectMeta], findings: Find
         listed: all objects of the table.
     """
     for path, meta in listed.items():
+        if path.startswith(f"{Layout.client_folder}/"):
+            findings.orphan(meta, "was written by an Iceberg client, which cannot commit here.")
+            continue
         source = parse_derived(path)
         if source is None:
             continue

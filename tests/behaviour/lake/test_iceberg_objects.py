@@ -192,6 +192,25 @@ def test_orphans_and_fsck(lake: Lake, table: Table) -> None:
     assert {(finding.severity, finding.path) for finding in missing} == {("error", manifest)}
 
 
+def test_the_location_that_clients_see(lake: Lake, table: Table) -> None:
+    """No file of the table is in it, so a client that cleans it deletes none; what clients leave there is collected."""
+    metadata = json.loads(PublishedTable(table.context).load().body)
+    assert metadata["properties"]["gc.enabled"] == "false"
+    place = metadata["location"].removeprefix(f"{table.url}/")
+    assert place != metadata["location"]
+    table.create_branch("dev").append(rows_of(9))
+    PublishedTable(table.context).load()
+    assert not [meta.path for meta in table.store.list("") if meta.path.startswith(place)]
+    before = {meta.path for meta in table.store.list("")}
+    left = f"{place}/data/id=1/rows-of-an-insert-that-was-refused.parquet"
+    table.store.put(left, b"rows")
+    assert [finding.path for finding in check_lake(lake).findings if finding.kind == "orphan"] == [left]
+    assert "a collection deletes it" in table.why(left).sentence
+    assert table.collect().deleted_count == 0  # too young
+    assert table.collect(grace_ms=0).deleted_count == 1
+    assert {meta.path for meta in table.store.list("")} - {"lakebed/tag-index"} == before
+
+
 def test_what_changes_between_two_loads(table: Table) -> None:
     """Commits, rollbacks, expiries, tags and another table in the same place: each load shows what there is."""
     published = PublishedTable(table.context)

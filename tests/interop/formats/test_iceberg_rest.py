@@ -163,6 +163,29 @@ def test_filters_are_pruned_and_agree(lake: Lake, catalog: Any) -> None:
         assert plain(scan.to_arrow()) == plain(table.read(where=ours))
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_filters_on_partitions_with_nan_and_zeros(lake: Lake, catalog: Any, kind: pa.DataType) -> None:
+    """A partition of NaN hides no other one from a filter, and neither zero hides the other."""
+    values = [1.5, float("nan"), None, 0.0, -0.0, -2.5]
+    schema = pa.schema([("id", pa.int32()), ("x", kind)])
+    table = lake.create_table("db.t", schema, partition_keys=["x"])
+    table.append(pa.table({"id": range(len(values)), "x": values}, schema))
+    zeros = lake.create_table("db.zeros", schema, partition_keys=["x"])
+    zeros.append(pa.table({"id": [0, 1], "x": [0.0, -0.0]}, schema))
+    loaded = catalog.load_table("db.t")
+    for text, ids in (
+        ("x == 1.5", [0]),
+        ("x < -2", [5]),
+        ("x > 1", [0]),
+        ("x is null", [2]),
+        ("x is nan", [1]),
+    ):
+        assert sorted(loaded.scan(row_filter=text).to_arrow()["id"].to_pylist()) == ids, text
+    (manifest,) = catalog.load_table("db.zeros").inspect.manifests().to_pylist()
+    (summary,) = manifest["partition_summaries"]
+    assert (summary["lower_bound"], summary["upper_bound"]) == ("-0.0", "0.0")
+
+
 def test_types(lake: Lake, catalog: Any) -> None:
     """Every type that is shown reads back as lakebed reads it; what Iceberg lacks is left out and said."""
     schema = pa.schema(

@@ -17,7 +17,7 @@ from lakebed.table.branch.snapshots import SnapshotLog
 from lakebed.table.changes import incremental
 from lakebed.table.collect import deletion, expire, lineage, live_versions, orphans, reachability, recovery
 from lakebed.table.commit import commit
-from lakebed.table.iceberg import file_ids
+from lakebed.table.iceberg import entries, file_ids
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.fold import Fold
 from lakebed.table.iceberg.lines import Line
@@ -386,6 +386,16 @@ GUARANTEES = [
             lambda append, meta: append((meta.path, meta.size_bytes, meta.modified_ms)),
         ),
         "behaviour/lake/test_iceberg_objects.py::test_what_changes_within_the_resolution_of_the_store",
+    ),
+    Guarantee(
+        "A partition of NaN hides no row of another partition from Iceberg's clients.",
+        replace(entries._bounds_of_partitions, lambda original, column, kind: (None, None)),
+        "interop/formats/test_iceberg_rest.py::test_filters_on_partitions_with_nan_and_zeros",
+    ),
+    Guarantee(
+        "An Iceberg client that deletes unknown files in the location of a table deletes no file of the table.",
+        answer(PublishedTable.__init__, lambda store: store.url, lambda url, folder: url("")),
+        "behaviour/lake/test_iceberg_objects.py::test_the_location_that_clients_see",
     ),
     Guarantee(
         "A version that cannot be read hides no file of another one from Iceberg's clients.",

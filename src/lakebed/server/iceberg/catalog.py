@@ -113,7 +113,8 @@ class IcebergCatalog:
         folder = references.open_derived(namespace)
         objects = ReferenceObjects(store, folder, environment=context.environment)
         # Java's client loads what reads the location: it has to be in the storage of the files.
-        return PublishedTable(context, objects=objects, location=folder.root_url).load_settled()
+        location = folder.url("clients")
+        return PublishedTable(context, objects=objects, location=location).load_settled()
 
     def _publish(self, namespace: str, name: str) -> PublishedTable:
         table = self._tables.table(namespace, name)

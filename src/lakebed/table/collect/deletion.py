@@ -349,6 +349,7 @@ def derived_from(branch: TableBranch, sources: Sequence[Deletable]) -> tuple[Del
 def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_than_ms: int) -> tuple[Deletable, ...]:
     """Objects derived from ones that are gone, or in `doomed`, and written before a time (Unix ms, UTC).
 
+    Also what a client left in the location that it sees (`Layout.client_folder`): it wrote rows and could not commit.
     Cost: 1 LIST; if there is such an object, 1 LIST a thousand of all of them, of manifests and of index files.
     """
     if branch.store.is_versioned:
@@ -356,11 +357,15 @@ def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_t
     old = [meta for meta in branch.store.list(Layout.iceberg_folder) if meta.modified_ms < older_than_ms]
     if not old:
         return ()
+    left = [meta for meta in old if meta.path.startswith(f"{Layout.client_folder}/")]
     folders = (Layout.manifest_folder, Layout.index_folder)
     sources = {meta.path for folder in folders for meta in branch.store.list(folder)}
     sources -= {each.path for each in doomed}
-    return tuple(
-        Deletable(meta.path, meta.size_bytes, f"{source}, of which it was made, is gone")
-        for meta in old
-        if (source := parse_derived(meta.path)) is not None and source not in sources
+    return (
+        *(Deletable(meta.path, meta.size_bytes, "an Iceberg client wrote it and could not commit") for meta in left),
+        *(
+            Deletable(meta.path, meta.size_bytes, f"{source}, of which it was made, is gone")
+            for meta in old
+            if (source := parse_derived(meta.path)) is not None and source not in sources
+        ),
     )

@@ -18,6 +18,7 @@ from lakebed.errors import NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore, has_object
 from lakebed.table.codec.avro_container import encode_long, encode_text
 from lakebed.table.codec.binary_row import decode_columns
+from lakebed.table.codec.stats import sign_zeros
 from lakebed.table.iceberg.avro_bytes import (
     encode_optional,
     encode_optional_long,
@@ -274,22 +275,33 @@ def partition_summaries(context: EntryContext, entries: pa.Table) -> list[dict[s
     summaries: list[dict[str, Any]] = []
     for part in context.partitions:
         column = values[part.column.name]
-        low: bytes | None = None
-        high: bytes | None = None
-        has_nan = bool(pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
-        if column.null_count < len(column) and not has_nan:
-            extremes = pc.min_max(column)
-            ends = pa.array([extremes["min"].as_py(), extremes["max"].as_py()], column.type)
-            low, high = binary_values(ends, part.kind)
+        low, high = _bounds_of_partitions(column, part.kind)
+        is_floating = pa.types.is_floating(column.type)
         summaries.append(
             {
                 "contains_null": column.null_count > 0,
-                "contains_nan": has_nan if pa.types.is_floating(column.type) else None,
+                "contains_nan": bool(pc.any(pc.is_nan(column)).as_py()) if is_floating else None,
                 "lower_bound": low,
                 "upper_bound": high,
             }
         )
     return summaries
+
+
+def _bounds_of_partitions(column: pa.Array, kind: str) -> tuple[bytes | None, bytes | None]:
+    """The bounds of partition values, in Iceberg's form.
+
+    A client takes a summary without bounds for one of only nulls and NaN. So NaN does not hide the other values.
+    """
+    is_floating = pa.types.is_floating(column.type)
+    if is_floating:
+        column = column.filter(pc.invert(pc.is_nan(column)))
+    if column.null_count == len(column):
+        return None, None
+    extremes = pc.min_max(column)
+    ends = extremes["min"].as_py(), extremes["max"].as_py()
+    low, high = binary_values(pa.array(sign_zeros(*ends) if is_floating else ends, column.type), kind)
+    return low, high
 
 
 # ---- statistics

@@ -56,6 +56,7 @@ from lakebed.table.iceberg.entries import (
 from lakebed.table.iceberg.file_ids import FileIds, has_to_look, ids_of_file, parse_header, union
 from lakebed.table.iceberg.fold import Fold, Rows
 from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
+from lakebed.table.model.types import parse_type
 from lakebed.table.read.scan import check_readable
 from lakebed.table.read.vectors import decode_vector, may_have_vectors, skips_level_0
 
@@ -195,7 +196,7 @@ class Line:
         schema = self._branch.schema
         has_vectors = snapshot.index_manifest is not None and may_have_vectors(schema)
         shown_id = self.snapshot_id_of(snapshot.id)
-        what = digest_of(self._skips_level_0, self._key_of(snapshot.id), *self._look_key)
+        what = digest_of(self._skips_level_0, self._key_of(snapshot.id), *self._look_key, *self._bounds_key)
         path = self._objects.path(
             self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{what}.avro"
         )
@@ -242,6 +243,12 @@ class Line:
     def _look_key(self) -> tuple[str, ...]:
         """A key for objects that say which columns are in their files."""
         return ("file-ids",) if self._looks else ()
+
+    @property
+    def _bounds_key(self) -> tuple[str, ...]:
+        """A key for lists with bounds of floating-point partitions: older lists had none where a value was NaN."""
+        roots = {parse_type(column.type).root for column in self._branch.schema.partition_fields}
+        return ("bounds-without-nan",) if roots & {"FLOAT", "DOUBLE"} else ()
 
     def _read_file_ids(self, path: str) -> FileIds:
         """What an object of an earlier request, or of another process, says about its files.

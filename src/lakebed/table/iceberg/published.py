@@ -39,7 +39,7 @@ from lakebed.table.iceberg.columns import (
 from lakebed.table.iceberg.derived import Derived, DerivedObjects, digest_of
 from lakebed.table.iceberg.file_ids import FileIds
 from lakebed.table.iceberg.lines import Line, ShownSnapshot, hashed_id
-from lakebed.table.model.layout import MAIN_BRANCH, parse_branch, parse_schema, parse_snapshot
+from lakebed.table.model.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema, parse_snapshot
 from lakebed.table.model.model import Snapshot, TableSchema, Tag
 from lakebed.table.schema.schema import encode_schema
 from lakebed.texts import format_count
@@ -118,13 +118,14 @@ class PublishedTable:
     Args:
         main: the table's main branch.
         objects: where objects for clients are stored; None: in the table's folder.
-        location: the table's location for clients; None: the URL of its store.
+        location: the table's location for clients, a folder without files of the table: clients delete what they do not
+            know there (``remove_orphan_files``). None: such a folder in the table's own.
     """
 
     def __init__(self, main: TableBranch, *, objects: Derived | None = None, location: str | None = None) -> None:
         self._main = main
         self._objects = DerivedObjects(main.store, runtime=main.environment.runtime) if objects is None else objects
-        self._location = location or main.store.root_url
+        self._location = location or main.store.url(Layout.client_folder)
         self._turn = main.environment.runtime.lock()
         self._lines: dict[str, Line] = {MAIN_BRANCH: Line(main, fork_id=None, objects=self._objects)}
         self._snapshots: dict[ObjectMeta, Snapshot] = {}
@@ -513,6 +514,7 @@ class PublishedTable:
     def _properties(self, state: _State, newest: IcebergSchema) -> dict[str, str]:
         schema = self._main.schema
         properties = {
+            "gc.enabled": "false",  # Iceberg's word for a table whose files no client may delete
             "lakebed.table": self._main.name,
             "schema.name-mapping.default": _ENCODE(state.names.members()).decode(),
         }

@@ -45,6 +45,8 @@ class Layout:
     """Parent of all branches."""
     iceberg_folder: ClassVar = "lakebed/iceberg"
     """Objects that Iceberg clients read (lakebed's own)."""
+    client_folder: ClassVar = "lakebed/iceberg/clients"
+    """The location that Iceberg clients see. A client takes all files below its table's location for its own."""
 
     @property
     def root(self) -> str:

@@ -17,7 +17,14 @@ from lakebed.table.branch.travel import resolve
 from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
-from lakebed.table.model.layout import parse_bucket_folder, parse_derived, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.layout import (
+    Layout,
+    parse_bucket_folder,
+    parse_derived,
+    parse_schema,
+    parse_snapshot,
+    parse_tag,
+)
 from lakebed.table.model.model import Snapshot
 from lakebed.table.versions.versions import list_pins, pin_of
 from lakebed.texts import format_count, is_utf8
@@ -114,6 +121,10 @@ def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
         return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
+    if path.startswith(f"{Layout.client_folder}/"):
+        branch.store.head(path)
+        sentence = f"{path} was written by an Iceberg client, which cannot commit here: a collection deletes it."
+        return Explanation(path, (), sentence)
     derived_of = parse_derived(path)
     if derived_of is not None:
         branch.store.head(path)
