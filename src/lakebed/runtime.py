@@ -77,6 +77,15 @@ class _Call(Generic[R]):
         return result
 
 
+def _make_only(calls: list[_Call[R]]) -> R:
+    """Make the call of a list of one, and empty the list.
+
+    Since Python 3.14 an error references a pool's frame, and so the item of the pool. If that item referenced the call,
+    and thereby its error, the error would keep itself and the call's objects alive.
+    """
+    return calls.pop().make()
+
+
 def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
     """Begin a call in a pool, if there is one. The next item of the iterator is its result, or raises its error.
 
@@ -88,7 +97,7 @@ def begin_call(function: Callable[[], R], pool: Pool | None) -> Iterator[R]:
     call = _Call(function)
     # No thread can be started while the interpreter shuts down, or if the system allows no more threads.
     with suppress(RuntimeError):
-        return pool.map(lambda _: call.make(), range(1))
+        return pool.map(_make_only, [[call]])
     # The pool has queued the call nevertheless. Make it now, so that a worker of a later call does not make it later.
     with suppress(Exception):
         call.make()
@@ -256,7 +265,7 @@ def map_in_pool(runtime: Runtime, function: Callable[[T], R], items: Sequence[T]
     try:
         outcomes: Iterable[R] = (call.make() for call in calls)
         with suppress(RuntimeError):  # no thread can be started: this thread makes the remaining calls
-            outcomes = pool.map(_Call.make, calls)
+            outcomes = pool.map(_make_only, [[call] for call in calls])
         return list(outcomes)
     finally:
         pool.close()

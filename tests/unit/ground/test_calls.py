@@ -104,24 +104,43 @@ def test_items_are_mapped_with_as_many_threads_as_there_may_be(monkeypatch: pyte
         map_in_pool(ThreadRuntime(), square, [1, -1, -2], worker_count_max=4)
 
 
-def test_a_failed_call_keeps_nothing_of_its_item() -> None:
+class Body:
+    """What a call is about."""
+
+
+def refuse_body(_: Body) -> None:
+    """A call that fails."""
+    raise ValueError("failed")
+
+
+def begin_calls(bodies: list[Body]) -> None:
+    """Begin a call for each in a pool, and ask for their results."""
+    pool = ThreadRuntime().pool(2)
+    calls = [begin_call(partial(refuse_body, body), pool) for body in bodies]
+    for call in calls:
+        with suppress(ValueError):
+            next(call)
+    pool.close()
+
+
+def map_bodies(bodies: list[Body]) -> None:
+    """Call for each with a pool."""
+    with suppress(ValueError):
+        map_in_pool(ThreadRuntime(), refuse_body, bodies, worker_count_max=2)
+
+
+@pytest.mark.parametrize("call", [map_bodies, begin_calls])
+def test_a_failed_call_keeps_nothing_of_its_item(call: Callable[[list[Body]], None]) -> None:
     """What it was about, such as a large body, is free at once, and not with the next collection of garbage."""
 
-    class Body:
-        pass
-
-    def fail(_: Body) -> None:
-        raise ValueError("failed")
-
-    def map_bodies() -> list[weakref.ref[Body]]:
+    def call_for_bodies() -> list[weakref.ref[Body]]:
         bodies = [Body() for _ in range(3)]
-        with suppress(ValueError):
-            map_in_pool(ThreadRuntime(), fail, bodies, worker_count_max=2)
+        call(bodies)
         return [weakref.ref(body) for body in bodies]
 
     gc.disable()
     try:
-        assert [body() for body in map_bodies()] == [None] * 3
+        assert [body() for body in call_for_bodies()] == [None] * 3
     finally:
         gc.enable()
 
