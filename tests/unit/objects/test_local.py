@@ -93,12 +93,21 @@ def test_what_was_just_written_is_resident(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells whether a read would wait")
 def test_what_the_disk_has_to_give_is_not_resident_until_it_was_read(tmp_path: Path) -> None:
-    """An event loop never waits for a disk."""
+    """An event loop never waits for a disk.
+
+    A request for a resident object also begins to read ahead. A quick disk, or a process that is not given a processor
+    just then, has the object once in a few hundred times before the system answers.
+    """
     store = open_store(tmp_path)
     store.put("a", b"0123456789")
-    if not evict(tmp_path / "a"):
-        pytest.skip("this file system keeps its files in memory")
-    assert store.get_resident("a") is None
+    answers: list[bytes | None] = []
+    while len(answers) < 20 and None not in answers:
+        if not evict(tmp_path / "a"):
+            pytest.skip("this file system keeps its files in memory")
+        resident = store.get_resident("a")
+        answers.append(None if resident is None else bytes(resident))
+    assert answers[-1] is None
+    assert {*answers} <= {None, b"0123456789"}
     assert store.get("a") == b"0123456789"
     assert store.get_resident("a") == b"0123456789"
 
