@@ -55,7 +55,7 @@ def _with_one_zero(encode: Callable[..., Any], runs: Sequence[Sequence[pa.Array]
 
 def commit_as_own(commit_changes: Callable[..., Any], branch: TableBranch, changes: Any, **keywords: Any) -> Any:
     """Take the files of a caller for those of the commit alone."""
-    return commit_changes(branch, changes, **{**keywords, "own": commit.OwnFiles(changes)})
+    return commit_changes(branch, changes, **{**keywords, "own_files": commit.OwnFiles(changes)})
 
 
 GUARANTEES = [
