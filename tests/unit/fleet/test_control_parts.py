@@ -250,10 +250,26 @@ def test_the_newest_events_are_kept(kept_max: int, alone: bool) -> None:
         assert {(event.kind, event.tenant, event.node) for event in stored} == {("kind", "t", "n")}
         expected = noted[-max(kept_max, number % 3 + 1) :]
         assert [event.message for event in stored] == (expected if alone else noted[-len(stored) :])
+        assert len(stored) >= min(len(noted), kept_max)
         plane.clock.advance(0.001 * (number % 2))
     calls = len(plane.key_value.calls)
     events.flush()
     assert len(plane.key_value.calls) == calls, "nothing is noted"
+
+
+def test_as_many_events_are_kept_when_another_control_plane_deletes_some() -> None:
+    """What the other one has deleted is not deleted once more from the rest."""
+    plane = Plane(events_max=6)
+    ours = plane.context.events
+    theirs = Events(plane.context.ledger, environment=plane.context.environment, kept_max=6)
+    noted: list[str] = []
+    for number in range(24):
+        writer = theirs if number % 5 in (1, 2, 3) else ours
+        writer.add("kind", str(number))
+        noted.append(str(number))
+        writer.flush()
+        stored = [event.message for _, event in plane.context.ledger.events(limit=1_000)]
+        assert stored == noted[-6:], number
 
 
 def test_no_more_than_a_thousand_events_wait() -> None:

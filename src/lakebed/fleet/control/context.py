@@ -7,6 +7,7 @@ ones, even if a clock was set back, so that a reader that follows the events see
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -63,7 +64,8 @@ class Events:
         self._environment = environment
         self._kept_max = kept_max
         self._waiting: list[Event] = []
-        self._kept = 0
+        self._positions: deque[str] = deque()
+        """Of the known events, oldest first."""
         self._newest = ""
         """Position of the last known event."""
 
@@ -83,14 +85,24 @@ class Events:
         try:
             since = self._ledger.events(after=self._newest, limit=2 * self._kept_max)  # of all control planes
             if since:
-                self._kept, self._newest = self._kept + len(since), since[-1][0]
-            excess = self._kept + len(events) - self._kept_max
-            old = [position for position, _ in self._ledger.events(limit=excess)] if excess > 0 else []
+                self._positions += (position for position, _ in since)
+                self._newest = since[-1][0]
+            old = self._find_oldest(len(events))
             placed = [(self._next_position(event.at_ms), event) for event in events]
             self._ledger.add_events(placed, forget=old)
-            self._kept += len(events) - len(old)
+            self._positions += (position for position, _ in placed)
         except LakebedError as error:
             LOG.info("events not written", error=error.kind)
+
+    def _find_oldest(self, new_count: int) -> list[str]:
+        """The positions of the events that have to go for some new ones."""
+        excess = len(self._positions) + new_count - self._kept_max
+        if excess <= 0:
+            return []
+        oldest = [position for position, _ in self._ledger.events(limit=excess)]
+        while self._positions and (not oldest or self._positions[0] < oldest[0]):
+            self._positions.popleft()  # another control plane has deleted it
+        return oldest[: max(0, len(self._positions) + new_count - self._kept_max)]
 
     def _next_position(self, at_ms: int) -> str:
         placed_ms = max(at_ms, int(self._newest[:_DIGITS] or 0) + 1)
