@@ -108,6 +108,7 @@ _KINDS: Final[Mapping[str, tuple[str, Check]]] = {
     "Sequence[ImportSource]": ("several ImportSource", _are_several("ImportSource")),
     "Sequence[Webhook]": ("several Webhook", _are_several("Webhook")),
     "Iterable[str]": ("several texts", _is_iterable),
+    "Mapping[str, Entry]": ("a mapping of paths to entries", _is_mapping),
     "Iterable[tuple[str, Entry]]": ("pairs of a path and an entry", _is_iterable),
     "pa.RecordBatch": ("a RecordBatch", _is_a("RecordBatch")),
     "pa.Table": ("a Table of Arrow", _is_a("Table")),

@@ -25,7 +25,8 @@ class Reply(NamedTuple):
     """What it gets."""
 
     status: int = 200
-    body: bytes = b""
+    body: bytes | Iterator[bytes] = b""
+    """Parts are sent as they come; their length together is then among the headers."""
     headers: Mapping[str, str] = {}
 
 
@@ -46,10 +47,13 @@ def listen(answer: Answer) -> Iterator[int]:
                 self.close_connection = True
                 return
             self.send_response_only(reply.status)
-            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+            parts = iter([reply.body]) if isinstance(reply.body, bytes) else reply.body
+            length = {"Content-Length": str(len(reply.body))} if isinstance(reply.body, bytes) else {}
+            for name, value in {**length, **reply.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(reply.body)
+            for part in parts:
+                self.wfile.write(part)
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = reply  # noqa: N815 - the names are the library's
 

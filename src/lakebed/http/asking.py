@@ -7,18 +7,20 @@ Does not know: any service, or which requests may be repeated.
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import urllib3
-from typing_extensions import override
+from typing_extensions import Buffer, override
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
@@ -28,7 +30,6 @@ from urllib3.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
-from urllib3.response import HTTPResponse
 from urllib3.util import parse_url
 
 from lakebed import errors
@@ -57,7 +58,44 @@ _SENT_TOGETHER_MAX: Final = 64 << 10
 
 
 _wait_for_reply: Final[ContextVar[Callable[[socket.socket], None] | None]] = ContextVar("_wait_for_reply", default=None)
-"""Waits for the first byte of the reply to this thread's request; None: only the time limit applies."""
+"""Waits for the next bytes of the reply to this thread's request; None: only the time limit applies."""
+
+
+class _WaitedReads(io.RawIOBase):
+    """The bytes that a connection receives. Before each read, `wait` returns when there are some."""
+
+    def __init__(self, received: io.RawIOBase, wait: Callable[[], None]) -> None:
+        self._received = received
+        self._wait = wait
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Buffer) -> int | None:
+        self._wait()
+        return self._received.readinto(buffer)
+
+    @override
+    def fileno(self) -> int:
+        return self._received.fileno()
+
+    @override
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+class _WaitedReply(http.client.HTTPResponse):
+    """A reply whose head and body are waited for, also after the request's thread has left `Connections.request`."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        wait = _wait_for_reply.get()
+        if wait is not None:
+            received = self.fp.detach()  # a BufferedReader, which has read nothing yet
+            self.fp = io.BufferedReader(_WaitedReads(received, partial(wait, sock)))
 
 
 class SendingOnce(HTTPConnection):
@@ -66,16 +104,9 @@ class SendingOnce(HTTPConnection):
     A body that is read while it is sent, such as a file, is sent as `HTTPConnection` does.
     """
 
+    response_class: type[http.client.HTTPResponse] = _WaitedReply
     _parts: list[bytes] | None = None
     """The parts of a request with a short body, collected until the request is complete."""
-
-    @override
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 does
-        """The reply, once it begins, or once its caller waits no longer."""
-        wait = _wait_for_reply.get()
-        if wait is not None and self.sock is not None:
-            wait(self.sock)
-        return super().getresponse()
 
     @override
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
@@ -188,7 +219,8 @@ class Connections:
             endpoint: URL of the server. It is parsed once: for each request, that would take a quarter of its time.
             path: path below the endpoint, with the query.
             retries: whether, and how, the request is repeated when its connection breaks.
-            wait: called with the connection; it returns when the reply begins, or raises `TimeoutError`.
+            wait: called with the connection before each read of the reply; it returns when there is something to read,
+                or raises `TimeoutError`.
         """
         scheme, _, host, port, prefix, _, _ = _parse_endpoint(endpoint)
         server = self._current_pool().connection_from_host(host, port, scheme)

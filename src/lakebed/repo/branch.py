@@ -213,9 +213,25 @@ class Branch(Reference):
         """
         return self._transport.call(Delete(branch=self._text, path=path))
 
-    def delete_many(self, paths: Iterable[str]) -> int:
-        """Delete many objects in one atomic change. Return how many of them existed. Errors as `delete`."""
-        return self._transport.call(DeleteMany(branch=self._text, paths=texts_of("paths", paths)))
+    def delete_many(self, paths: Iterable[str] | Mapping[str, Entry]) -> int:
+        """Delete many objects in one atomic change. Return how many of them existed.
+
+        Args:
+            paths: of the objects; a mapping has the entry of each that you have seen, and what others have written
+                there since is not deleted.
+
+        Raises:
+            Conflict: kind ``path_changed``, with the fact ``paths``: others have written to these since. Nothing was
+                deleted.
+
+        Other errors as `delete`.
+        """
+        wanted, addresses = texts_of("paths", paths), None
+        if isinstance(paths, Mapping):
+            if not all(isinstance(entry, Entry) for entry in paths.values()):
+                raise InvalidRequest("A mapping of paths has the entry of each.", kind="wrong_type")
+            addresses = [entry.address for entry in paths.values()]
+        return self._transport.call(DeleteMany(branch=self._text, paths=wanted, addresses=addresses))
 
     def delete_prefix(self, prefix: str) -> bool:
         """Delete all objects whose path begins with a prefix, in one small write. ``""`` means all objects.

@@ -90,6 +90,7 @@ def upload_directory(
     Raises:
         NotFound: there is no such directory.
         InvalidRequest: a file's name is not a valid path.
+        Conflict: kind ``path_changed``: others have written to a path that would be deleted; every file was copied.
         Others as `Branch.put` and `Branch.delete_many`.
     Cost: one listing of the prefix; each file is read once to compare it, and once more to be sent.
     """
@@ -120,7 +121,7 @@ def upload_directory(
         if entries:
             branch.stage_many([(below + path, entry) for path, entry in entries.items()])
         if gone:
-            branch.delete_many([below + path for path in gone])
+            branch.delete_many({below + path: remote[path] for path in gone})
     copied_bytes = sum(entry.size_bytes for entry in entries.values())
     unchanged = len(local.sizes) - len(entries)
     return CopyReport(tuple(sorted(entries)), copied_bytes, unchanged, gone, dry_run, tuple(local.skipped))

@@ -265,19 +265,24 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Move files. Deleted is what was there before the copy, not what others have put below it since."""
+        """Move files. What others have put in their place since they were copied is not deleted: `OSError`."""
         if path1 == path2:
             return
         moved = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
-        self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", **kwargs)
         by_branch: dict[tuple[str, str], list[str]] = {}
         for path in moved:
             repository, ref, inside = self._place(path, is_file=False)
             if inside:
                 by_branch.setdefault((repository.name, ref), []).append(inside + path[len(path.rstrip("/")) :])
+        # Seen before they are copied: what is written afterwards is in no copy, or in no older one.
+        seen: dict[tuple[str, str], dict[str, Entry]] = {}
         for (name, ref), paths in by_branch.items():
+            with _as_os_errors(f"{name}/{ref}"):  # directories are no objects: they are left out
+                seen[name, ref] = self._repository(name).ref(ref).stat_many(paths)
+        self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", **kwargs)
+        for (name, ref), entries in seen.items():
             with _as_os_errors(f"{name}/{ref}"):
-                self._repository(name).branch(ref).delete_many(paths)  # directories are no objects: they are ignored
+                self._repository(name).branch(ref).delete_many(entries)
 
     def get_file(self, rpath: str, lpath: Any = None, **kwargs: Any) -> None:
         """Copy a file to a local one. Raises `ValueError` for a path that no local file has a name for."""

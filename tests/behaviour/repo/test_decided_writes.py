@@ -12,7 +12,7 @@ import pytest
 from lakebed import Table
 from lakebed.errors import LakebedError
 from lakebed.repo.heads.multipart import WantedPart, begin_upload, complete_upload, open_upload, put_part
-from lakebed.repo.heads.write import stage_if_absent, stage_if_match, update_metadata
+from lakebed.repo.heads.write import delete_many, stage_if_absent, stage_if_match, update_metadata
 from lakebed.repo.objects import data
 from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.references.branches import create_branch, load_branch
@@ -137,6 +137,32 @@ def test_one_of_a_move_and_a_conditional_put_finds_the_other(move: str, branch: 
         at += 1
     assert ("dirty_branch", None) in outcomes
     assert all((refusal is None) != (write_refusal is None) for refusal, write_refusal in outcomes)
+
+
+def test_a_delete_of_what_was_seen_does_not_hide_what_a_merge_brings() -> None:
+    """Before whichever step of the merge it comes: of the two, the second finds the other and is refused."""
+    at, outcomes = 0, set[tuple[str | None, str | None]]()
+    while True:
+        place, kinds = MemoryRepository(), list[str | None]()
+        with open_context(place) as home:
+            put(home, "main", "a", "old")
+            commit(home, "main", message="base")
+            create_branch(home, "dev", source="main")
+            put(home, "dev", "a", "new")
+            commit(home, "dev", message="new")
+            with at_reference(home, "main") as view:
+                entry = view.get("a")
+            assert entry is not None
+            delete = partial(delete_many, home, branch="main", paths=["a"], addresses=[entry.address])
+            pause = Pause(at, lambda delete=delete, kinds=kinds: kinds.append(try_to(delete)))
+            with open_context(place, trap=pause) as slow:
+                refusal = try_to(lambda slow=slow: merge(slow, "dev", into="main"))
+            if not pause.has_sprung:
+                break
+            assert contents(home, "main") == ({"a": "new"} if refusal is None else {}), at
+            outcomes.add((refusal, *kinds))
+        at += 1
+    assert outcomes == {("dirty_branch", None), (None, "path_changed")}
 
 
 def test_metadata_is_not_put_on_bytes_that_a_merge_replaces() -> None:

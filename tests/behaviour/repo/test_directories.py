@@ -115,6 +115,17 @@ def test_deleting_what_the_other_side_does_not_have(repository: Repository, tmp_
     assert set(on_disk(target)) == ({"keep", "stray", "in/stray"} if dry_run else {"keep", "new"})
 
 
+def test_what_others_write_during_a_copy_is_not_deleted(repository: Repository, tmp_path: Path) -> None:
+    """The object that was listed may go; one that came to its path since may not."""
+    main = repository.branch("main")
+    main.put("old", b"1")
+    source = fill(tmp_path / "source", {"new": b"2"})
+    with raises(Conflict, "path_changed", match="'old'"):
+        main.upload_directory(source, delete=True, progress=lambda _: main.put("old", b"of another"))
+    assert {path: main.get(path) for path in in_branch(main)} == {"new": b"2", "old": b"of another"}
+    assert main.upload_directory(source, delete=True).deleted == ("old",)
+
+
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize("prefix", ["typo", "typo/", "there/object"])
 def test_a_prefix_without_objects_empties_no_directory(

@@ -173,3 +173,27 @@ def test_a_move_deletes_nothing_that_came_meanwhile(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(fs, "cp_file", put_then_copy)
         fs.mv("analytics/main/a", "analytics/main/b", recursive=True)
         assert [line.path for line in main.list()] == ["a/2", "b/1"]
+
+
+def test_a_move_does_not_delete_what_a_merge_brings_to_the_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that came after the copy has been moved nowhere, so the move fails and deletes nothing."""
+    with lakebed.repo.open("memory://merged-while-moved/analytics.repo") as analytics:
+        fs, main = analytics.filesystem(), analytics.branch("main")
+        main.put("a", b"old")
+        main.commit("old")
+        dev = analytics.create_branch("dev")
+        dev.put("a", b"new")
+        dev.commit("new")
+        copy_file = fs.cp_file
+
+        def copy_then_merge(path1: str, path2: str, **kwargs: Any) -> None:
+            copy_file(path1, path2, **kwargs)
+            main.commit("the copy")
+            main.merge("dev")
+
+        monkeypatch.setattr(fs, "cp_file", copy_then_merge)
+        assert "'a'" in refused(OSError, lambda: fs.mv("analytics/main/a", "analytics/main/b"))
+        assert {line.path: main.get(line.path) for line in main.list()} == {"a": b"new", "b": b"old"}
+        monkeypatch.undo()
+        fs.mv("analytics/main/a", "analytics/main/c")
+        assert {line.path: main.get(line.path) for line in main.list()} == {"b": b"old", "c": b"new"}

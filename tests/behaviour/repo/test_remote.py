@@ -8,8 +8,10 @@ import socket
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -238,6 +240,22 @@ def test_pages_make_the_whole(repo: Repository) -> None:
     main.commit("many")
     assert [difference.path for difference in repo.diff("main~1", "main", prefix="p/")] == paths
     assert main.delete_many(paths) == count
+
+
+def test_a_delete_of_what_was_seen(repo: Repository) -> None:
+    """A mapping of paths to entries deletes exactly these entries: all of them, or none if one was replaced."""
+    main = repo.branch()
+    seen = {path: main.put(path, path.encode()) for path in ("a", "b", "c")}
+    main.commit("some")
+    main.delete("c")
+    newer = main.put("b", b"newer")
+    with raises(Conflict, "path_changed", paths=["b"]):
+        main.delete_many(seen)
+    assert sorted(line.path for line in main.list()) == ["a", "b"]
+    assert main.delete_many({**seen, "b": newer}) == 2
+    assert list(main.list()) == []
+    with raises(InvalidRequest, "wrong_type"):
+        main.delete_many({"a": "an entry"})  # type: ignore[dict-item]
 
 
 def test_a_client_whose_clock_is_ahead_takes_no_file_of_a_table_in_a_branch(repo: Repository) -> None:
@@ -487,6 +505,57 @@ def test_a_server_that_takes_its_time_is_waited_for() -> None:
         repository_at(port).branch().head()
     assert asked[1:6] == ["/healthcheck"] * 5
     assert len([path for path in asked if path != "/healthcheck"]) == 1
+
+
+_HALF: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n" + b" " * 50
+"""The head of a reply, and half of its body."""
+
+
+@pytest.mark.usefixtures("quick_looks")
+@pytest.mark.parametrize("act", [lambda shop: shop.branch().head(), lambda shop: list(shop.branch().stream("a"))])
+def test_a_server_that_stops_within_a_reply_is_not_waited_for(act: Callable[[Repository], object]) -> None:
+    """It is asked whether it lives, as one that is silent before its reply: a read was silent for two minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+
+        def serve() -> list[socket.socket]:
+            connection, _ = listener.accept()
+            connection.recv(1 << 16)
+            connection.sendall(_HALF)
+            looks = [connection]
+            with suppress(TimeoutError):
+                while len(looks) < 4:
+                    looks.append(listener.accept()[0])
+            return looks
+
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(lambda: [connection.close() for connection in serve()])
+            with pytest.raises(Unavailable):
+                act(repository_at(listener.getsockname()[1]))
+            assert len(served.result()) == 4
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_server_that_takes_its_time_within_a_reply_is_waited_for() -> None:
+    """It says that it lives, and what it sends after that is read."""
+    looks, enough = list[str](), threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if request.path != "/healthcheck":
+            return Reply(200, later(), {"Content-Length": "8"})
+        looks.append(request.path)
+        if len(looks) == 5:
+            enough.set()
+        return Reply(404)
+
+    def later() -> Iterator[bytes]:
+        yield b"one, "
+        assert enough.wait(30)
+        yield b"two"
+
+    with listen(answer) as port:
+        assert b"".join(repository_at(port).branch().stream("a")) == b"one, two"
+    assert len(looks) >= 5
 
 
 @pytest.mark.parametrize(

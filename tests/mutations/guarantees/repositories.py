@@ -436,6 +436,12 @@ GUARANTEES = [
         change_arguments(directories.upload_directory, delete=True),
         "behaviour/repo/test_directories.py::test_deleting_what_the_other_side_does_not_have",
     ),
+    Guarantee(
+        "A move of files, or an upload of a directory, deletes nothing that others have put in place of what it saw.",
+        raise_nothing(write._check_unchanged),
+        "behaviour/repo/test_filesystem.py::test_a_move_does_not_delete_what_a_merge_brings_to_the_old_path",
+        "behaviour/repo/test_directories.py::test_what_others_write_during_a_copy_is_not_deleted",
+    ),
     # ---- metadata, and the index of the history
     Guarantee(
         "New metadata of an object never bring back bytes that were overwritten meanwhile.",

@@ -15,12 +15,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.heads.heads import fold
 from lakebed.repo.model.columns import check_pairs
 from lakebed.repo.model.entry import decode_entry
@@ -225,23 +225,35 @@ def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
     return delete_many(context, branch=branch, paths=[path]) == 1
 
 
-def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]) -> int:
+def delete_many(
+    context: RepositoryContext, *, branch: str, paths: Iterable[str], addresses: Iterable[str] | None = None
+) -> int:
     """Delete many paths in one atomic change.
 
     A tombstone is written where an older layer has the path, or could not be seen to have none; an entry that only the
     staging token has is removed.
 
+    Args:
+        addresses: of the entries that the caller has seen, one a path. A path that shows an entry with another address
+            was written since. None: whatever is there is deleted.
+
     Returns:
         How many of them were there.
 
     Raises:
+        Conflict: kind ``path_changed``, with the fact ``paths``: others have written to these since. Nothing was
+            deleted.
         NotFound, InvalidRequest, Conflict, OutcomeUnknown: as `stage`.
     Cost: 1 snapshot, 1 read a token for all paths together, the ranges that may have them, 1 write.
     """
-    wanted = list(dict.fromkeys(check_path(path, writing=True) for path in paths))
+    checked = [check_path(path, writing=True) for path in paths]
+    wanted = list(dict.fromkeys(checked))
+    seen = None if addresses is None else dict(_pair_addresses(checked, addresses))
     attempts = WriteAttempts(context, branch, operation="delete")
     while True:
         layers, precondition = attempts.read(lambda view: view.layers_of(wanted))
+        if seen is not None:
+            _check_unchanged(context, branch, seen, layers)
         prefix = precondition.token_prefix
         buried: list[bytes] = []
         removed: dict[bytes, bytes | None] = {}
@@ -254,18 +266,54 @@ def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]
                 buried.append(prefix + path)
         if not buried and not removed:
             return 0
+        # A delete of what was seen was decided by what the branch shows.
+        puts = buried if seen is None or not buried else [*buried, precondition.mark[0]]
         # No address is named, so the boundary does not matter.
         if removed:
             is_done = replace_rows(
-                context, [(key, TOMBSTONE) for key in buried], removed, expected=precondition.on_branch
+                context, [(key, TOMBSTONE) for key in puts], removed, expected=precondition.on_branch
             )
         else:
-            is_done = write_rows(context, buried, [TOMBSTONE] * len(buried), expected=precondition.on_branch)
+            is_done = write_rows(context, puts, [TOMBSTONE] * len(puts), expected=precondition.on_branch)
         if is_done:
             context.counters.count(
                 branch, precondition.record.staging.id, entries=-len(removed), tombstones=len(buried)
             )
             return len(buried) + len(removed)
+
+
+def _pair_addresses(paths: Sequence[bytes], addresses: Iterable[str]) -> Iterator[tuple[bytes, str]]:
+    """Each path with its address. Raises `InvalidRequest` (``wrong_type``): there are more of one than of the other."""
+    values = list(addresses)
+    if len(values) != len(paths):
+        raise InvalidRequest(
+            f"There are {len(paths):,} paths and {len(values):,} addresses: give one address for each path.",
+            kind="wrong_type",
+        )
+    return zip(paths, values, strict=True)
+
+
+def _check_unchanged(
+    context: RepositoryContext,
+    branch: str,
+    seen: Mapping[bytes, str],
+    layers: Iterable[tuple[bytes | None, bytes | None]],
+) -> None:
+    """Raise `Conflict` (``path_changed``) if a path shows an entry with another address than the one seen."""
+    changed = []
+    for (key, address), (newest, below) in zip(seen.items(), layers, strict=True):
+        raw, path = below if newest is None else newest or None, key.decode()
+        if raw is not None and decode_entry(raw, where=path).address != address:
+            changed.append(path)
+    if changed:
+        more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+        raise Conflict(
+            f"Others have written to {changed[0]!r}{more} on branch {branch} of repository {context.name} since they "
+            "were read to be deleted. Nothing was deleted: look at them, and try again.",
+            kind="path_changed",
+            branch=branch,
+            paths=changed,
+        )
 
 
 def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bool:

@@ -139,7 +139,7 @@ class Client:
             content: the body, or its chunks as they come; an error of the iterator is raised as it is.
             again: try again when the connection breaks.
             preload: read the reply's body; else the caller reads and closes it.
-            read_s: how long the reply may take; None: as long as the server lives.
+            read_s: how long the reply, and each further part of its body, may take; None: as long as the server lives.
 
         Raises:
             The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
@@ -170,7 +170,7 @@ class Client:
         raise error_of(reply, endpoint=self.endpoint, again=again)
 
     def _wait(self, connection: socket.socket, reply_s: float | None) -> None:
-        """Return when a reply begins. Raises `TimeoutError`: it takes too long, or the server stands still."""
+        """Return when more of a reply comes. Raises `TimeoutError`: it takes too long, or the server stands still."""
         began_s = _CLOCK.monotonic_s()
         ends_s = began_s + (inf if reply_s is None else reply_s)
         if _has_reply(connection, min(_NOTE_S, ends_s - began_s)):

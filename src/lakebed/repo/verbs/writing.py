@@ -57,9 +57,10 @@ class DeleteMany(Verb[int], frozen=True, kw_only=True):
 
     branch: str
     paths: Paths
+    addresses: Paths | None = None
 
     def run(self, context: RepositoryContext) -> int:
-        return write.delete_many(context, branch=self.branch, paths=self.paths)
+        return write.delete_many(context, branch=self.branch, paths=self.paths, addresses=self.addresses)
 
 
 @verb("delete_prefix", role="write", effort="write", gives=bool, changes=("branch",))
