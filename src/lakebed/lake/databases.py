@@ -22,11 +22,11 @@ from lakebed.reclaim.model import CollectionReport
 
 def location(root: LakeRoot, folder: str) -> DatabaseLocation:
     """Return the location of a database. Its clones may be anywhere that the lake's credentials give access to."""
-    inside = f"{root.store.root_url}/"
+    prefix = f"{root.store.root_url}/"
 
     def open_url(url: str) -> ObjectStore:
-        if url.startswith(inside):
-            return root.store.sub(url.removeprefix(inside))
+        if url.startswith(prefix):
+            return root.store.sub(url.removeprefix(prefix))
         return open_store(url, storage_options=root.storage_options, environment=root.environment)
 
     return DatabaseLocation(root.store.sub(folder), root.environment, open_url, is_probed=root.is_probed)
@@ -43,10 +43,10 @@ def collect(
     """Collect databases with the default settings. The report of a database that was not collected says why."""
     collector = Collector(locations, dry_run=dry_run, progress=progress)
     return [
-        done.report
-        if done.error is None or done.gone
-        else CollectionReport.not_collected(done.report.store, done.error, dry_run=dry_run)
-        for done in collector.collect_once().values()
+        result.report
+        if result.error is None or result.gone
+        else CollectionReport.not_collected(result.report.store, result.error, dry_run=dry_run)
+        for result in collector.collect_once().values()
     ]
 
 

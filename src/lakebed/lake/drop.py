@@ -115,9 +115,9 @@ def list_stores_inside(store: ObjectStore, name: TableName) -> list[str]:
     """
     folder = store.sub(name.folder)
     return [
-        inside
-        for inside in folder.list_with_delimiter("").folders
-        if inside not in _TABLE_FOLDERS and not _OWN_FOLDER.match(inside) and _is_store(folder.sub(inside))
+        subfolder
+        for subfolder in folder.list_with_delimiter("").folders
+        if subfolder not in _TABLE_FOLDERS and not _OWN_FOLDER.match(subfolder) and _is_store(folder.sub(subfolder))
     ]
 
 
@@ -146,13 +146,15 @@ def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) 
     Cost: 1 LIST a thousand objects.
     """
     hide: list[str] = []
-    doomed = [Deletable(url, size_bytes, "the table is dropped") for url, size_bytes in external.items()]
+    deletables = [Deletable(url, size_bytes, "the table is dropped") for url, size_bytes in external.items()]
     for meta in store.sub(name.folder).list(""):
         if meta.path.startswith(_SCHEMA_FOLDER):
             hide.append(meta.path)
         elif meta.path != _MARK:
-            doomed.append(Deletable(meta.path, meta.size_bytes, "the table is dropped"))
-    return CollectionPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
+            deletables.append(Deletable(meta.path, meta.size_bytes, "the table is dropped"))
+    return CollectionPlan(
+        store=str(name), hide=tuple(hide), doomed=tuple(deletables), notes=notes_on(store, deletables)
+    )
 
 
 @freeing_space()
@@ -174,19 +176,19 @@ def drop_table(
     roots also what `own_external_files` costs.
     """
     folder = store.sub(name.folder)
-    marked = _load_mark(folder)
-    nothing = CollectionPlan(store=str(name), hide=(), doomed=())
+    mark = _load_mark(folder)
+    empty_plan = CollectionPlan(store=str(name), hide=(), doomed=())
     sweeper = Sweeper(folder, progress, reaches_outside=True)
-    if only_remains and marked is None:
-        return sweeper.sweep(nothing, dry_run=dry_run)
-    if marked is not None and marked.own is not None and not dry_run:
+    if only_remains and mark is None:
+        return sweeper.sweep(empty_plan, dry_run=dry_run)
+    if mark is not None and mark.own is not None and not dry_run:
         if not list(folder.list(_SCHEMA_FOLDER[:-1])):
-            return _finish_taking_back(store, name, marked, environment=environment)
+            return _finish_taking_back(store, name, mark, environment=environment)
         if only_remains:  # the table has been put back
-            return sweeper.sweep(nothing)
+            return sweeper.sweep(empty_plan)
     external, warnings = _external_files(folder, name, environment)
-    external = {**({} if marked is None else marked.external), **external}  # schemas may be gone since the mark
-    if not dry_run and marked != _Mark(external):
+    external = {**({} if mark is None else mark.external), **external}  # schemas may be gone since the mark
+    if not dry_run and mark != _Mark(external):
         folder.put(_MARK, _Mark(external).encode())
     plan = plan_drop(store, name, external=external)
     plan = replace(plan, warnings=warnings)
@@ -201,13 +203,13 @@ def drop_table(
     if is_complete and plan.hide:
         # Objects that were put since the listing. A writer that checks from now on finds no schema, and withdraws.
         late = plan_drop(store, name, external={})
-        swept = sweeper.sweep(late, is_current=is_current)
-        is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
+        late_report = sweeper.sweep(late, is_current=is_current)
+        is_complete = late_report.hidden_count == len(late.hide) and late_report.deleted_count == len(late.doomed)
         report = replace(
             report,
-            deleted_count=report.deleted_count + swept.deleted_count,
-            deleted_bytes=report.deleted_bytes + swept.deleted_bytes,
-            warnings=(*report.warnings, *swept.warnings),
+            deleted_count=report.deleted_count + late_report.deleted_count,
+            deleted_bytes=report.deleted_bytes + late_report.deleted_bytes,
+            warnings=(*report.warnings, *late_report.warnings),
         )
     if is_complete:
         sweeper.delete_all([Deletable(_MARK, 0, "the drop is complete")])
@@ -244,28 +246,28 @@ def _finish_taking_back(
     store: ObjectStore, name: TableName, mark: _Mark, *, environment: Environment
 ) -> CollectionReport:
     """Drop a table whose schemas are deleted, or put them back if it has something that its creator did not put."""
-    folder, own = store.sub(name.folder), mark.own
-    assert own is not None
+    folder, own_objects = store.sub(name.folder), mark.own
+    assert own_objects is not None
     layout = Layout()
-    known = {*map(layout.snapshot, own.snapshots), *map(layout.tag, own.tags)}
+    own_paths = {*map(layout.snapshot, own_objects.snapshots), *map(layout.tag, own_objects.tags)}
     folders = (_SCHEMA_FOLDER[:-1], layout.snapshot_folder, layout.tag_folder, "branch")
     hints = (layout.latest_hint, layout.earliest_hint)
-    paths = [meta.path for it in folders for meta in folder.list(it)]
-    others = [path for path in paths if path not in known and path not in hints]
-    is_kept = _decide(folder, mark, keep=bool(others))
+    paths = [meta.path for subfolder in folders for meta in folder.list(subfolder)]
+    other_paths = [path for path in paths if path not in own_paths and path not in hints]
+    is_kept = _decide(folder, mark, keep=bool(other_paths))
     if is_kept is None:  # another process finished it since: the listed objects may be another table's
         return CollectionReport(str(name), 0, 0, 0, {}, (), dry_run=False)
     if not is_kept:
         folder.put(_MARK, _Mark(mark.external).encode())  # it is decided
         return drop_table(store, name, environment=environment, dry_run=False)
-    for path, body in own.schemas.items():
+    for path, body in own_objects.schemas.items():
         with suppress(AlreadyExists):
             folder.put(path, body.encode(), create_only=True)
     folder.delete([_MARK])
     folder.delete([_decision_path(mark)])
-    thing = others[0] if others else "a version that was being committed"
-    kept = f"The table {name} is not dropped: it has {thing}, which others than its maker put there."
-    return CollectionReport(str(name), 0, 0, 0, {}, (kept,), dry_run=False)
+    description = other_paths[0] if other_paths else "a version that was being committed"
+    warning = f"The table {name} is not dropped: it has {description}, which others than its maker put there."
+    return CollectionReport(str(name), 0, 0, 0, {}, (warning,), dry_run=False)
 
 
 def _decide(folder: ObjectStore, mark: _Mark, *, keep: bool) -> bool | None:

@@ -53,16 +53,16 @@ class HistoryReport:
     def sentence(self) -> str:
         """The report in one sentence."""
         verb = "would import" if self.dry_run else "imported"
-        taken = sum(version.taken_count for version in self.versions)
-        rewritten = sum(version.rewritten_count for version in self.versions)
+        taken_count = sum(version.taken_count for version in self.versions)
+        rewritten_count = sum(version.rewritten_count for version in self.versions)
         how = "registered in place" if self.in_place else "copied unchanged"
-        parts = [f"{taken:,} {how}"] if taken else []
-        parts += [f"{rewritten:,} rewritten"] if rewritten else []
+        parts = [f"{taken_count:,} {how}"] if taken_count else []
+        parts += [f"{rewritten_count:,} rewritten"] if rewritten_count else []
         shares = f" ({', '.join(parts)})" if parts else ""
         size_bytes = sum(version.size_bytes for version in self.versions)
         return (
             f"{self.table}: {verb} {format_count(len(self.versions), 'version')} in "
-            f"{format_count(taken + rewritten, 'file')}"
+            f"{format_count(taken_count + rewritten_count, 'file')}"
             f"{shares}, {format_size(size_bytes)}, from the {self.format} source {self.source}."
         )
 
@@ -107,10 +107,10 @@ def import_table(
         bucket, else the bytes through this process), unless in place; and 1 commit. Rewriting holds the writer's buffer
         in memory.
     """
-    import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
-    if wanted.storage_options is None:
-        wanted = replace(wanted, storage_options=lake.storage_options)
-    origin = open_source(format, source, like=lake.store, options=wanted)
+    import_options, open_options = options or ImportOptions(), source_options or SourceOptions()
+    if open_options.storage_options is None:
+        open_options = replace(open_options, storage_options=lake.storage_options)
+    origin = open_source(format, source, like=lake.store, options=open_options)
     if lake.has_table(name):
         return take_over(lake.table(name), origin, import_options, progress=progress, carrier=carrier)
     if import_options.dry_run:
@@ -199,10 +199,10 @@ def import_history(
 
     Cost: for each version its list of files, the footers of the files that are new, their copies, and 1 commit.
     """
-    import_options, wanted = options or ImportOptions(), source_options or SourceOptions()
-    if wanted.storage_options is None:
-        wanted = replace(wanted, storage_options=lake.storage_options)
-    if import_options.append or wanted.version is not None:
+    import_options, open_options = options or ImportOptions(), source_options or SourceOptions()
+    if open_options.storage_options is None:
+        open_options = replace(open_options, storage_options=lake.storage_options)
+    if import_options.append or open_options.version is not None:
         raise InvalidRequest(
             "A history is imported into a new table, version by version: leave append and version out.",
             kind="invalid_history",
@@ -211,11 +211,11 @@ def import_history(
         raise AlreadyExists(
             f"The table {name} exists: import a history into a new one.", kind="table_exists", table=name
         )
-    versions = versions_of(format, source, like=lake.store, options=wanted)
+    versions = versions_of(format, source, like=lake.store, options=open_options)
     run = _History(
         lake,
         name,
-        lambda version: open_source(format, source, like=lake.store, options=replace(wanted, version=version)),
+        lambda version: open_source(format, source, like=lake.store, options=replace(open_options, version=version)),
         VersionImport(import_options),
         progress,
     )
@@ -247,9 +247,9 @@ def _choose_versions(versions: Sequence[SourceVersion], history: HistoryOptions,
         raise InvalidRequest(
             f"{source} has no tags: leave them out, or name versions by their numbers.", kind="invalid_history"
         )
-    known = {name for version in versions for name in (version.version, *version.tags) if name is not None}
+    known_names = {name for version in versions for name in (version.version, *version.tags) if name is not None}
     for name in history.versions:
-        if name not in known:
+        if name not in known_names:
             raise NotFound(
                 f"{source} has no version {name!r}; it has kept "
                 f"{', '.join(version.version for version in versions if version.version is not None)}.",

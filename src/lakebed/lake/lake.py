@@ -91,14 +91,14 @@ def _refuse_inside(url: str, *, storage_options: Mapping[str, str] | None, envir
     """Refuse to create a lake in the folder of a table, whose collection and drop take what is not the table's."""
     parts = url.split("/")
     for end in range(2, len(parts)):  # of each folder above, but for those that no table can be
-        above = "/".join(parts[:end])
+        parent_url = "/".join(parts[:end])
         if parts[end - 2].endswith(WAREHOUSE_SUFFIX):
             with contextlib.suppress(NotFound):
-                table = open_store(above, storage_options=storage_options, environment=environment, create=False)
+                table = open_store(parent_url, storage_options=storage_options, environment=environment, create=False)
                 if "schema" in table.list_with_delimiter("").folders:
                     raise InvalidRequest(
-                        f"{url} is inside the folder of the table {above}, whose collections delete such files: name "
-                        "a folder outside of the lake that has this table.",
+                        f"{url} is inside the folder of the table {parent_url}, whose collections delete such files: "
+                        "name a folder outside of the lake that has this table.",
                         kind="not_a_lake",
                         url=url,
                     )
@@ -199,20 +199,20 @@ class Lake(Stores):
 
         Cost: 2 LIST + 1 GET + 1 PUT. The first table in a warehouse of another client also costs the probe and 1 PUT.
         """
-        wanted = parse_table_name(name)
-        folder = self.store.sub(wanted.folder)
+        table_name = parse_table_name(name)
+        folder = self.store.sub(table_name.folder)
         listing = folder.list_with_delimiter("")
         # A listing is not atomic: it may contain another creator's first rows, and not the schema written before them.
         if listing.folders or any(not is_probe(meta.path) for meta in listing.objects):
             if not self.has_table(name):
-                raise leftover(wanted, url=self.url)
-            return self._existing(wanted, if_not_exists=if_not_exists)
+                raise leftover(table_name, url=self.url)
+            return self._existing(table_name, if_not_exists=if_not_exists)
         if not self._is_marked():
             self._mark()
         try:
             return Table.create(
                 folder,
-                name=str(wanted),
+                name=str(table_name),
                 schema=schema,
                 primary_keys=primary_keys,
                 partition_keys=partition_keys,
@@ -221,7 +221,7 @@ class Lake(Stores):
                 environment=self.environment,
             )
         except AlreadyExists:
-            return self._existing(wanted, if_not_exists=if_not_exists)
+            return self._existing(table_name, if_not_exists=if_not_exists)
 
     def drop_table(
         self,
@@ -247,24 +247,27 @@ class Lake(Stores):
 
         Cost: 1 LIST and 1 DELETE for every thousand objects.
         """
-        wanted = parse_table_name(name)
+        table_name = parse_table_name(name)
         if not self.has_table(name):
-            if not is_dropped(self.store, wanted) and not (force and is_left(self.store, wanted)):
-                raise self._absent(str(wanted))
+            if not is_dropped(self.store, table_name) and not (force and is_left(self.store, table_name)):
+                raise self._absent(str(table_name))
         elif not force:
             table = self.table(name)
             pins = [f"tag {tag.name}" for tag in table.tags()]
             pins += [f"branch {branch.name}" for branch in table.branches()]
-            pins += [f"the store {inside} in its folder" for inside in list_stores_inside(self.store, wanted)]
+            pins += [
+                f"the store {inner_store} in its folder" for inner_store in list_stores_inside(self.store, table_name)
+            ]
             if pins:
-                shown = list_some(pins)
+                pins_text = list_some(pins)
                 raise InvalidRequest(
-                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force (--force).",
+                    f"The table {table_name} is pinned by {pins_text}: delete these first, or drop it with force "
+                    "(--force).",
                     kind="table_pinned",
-                    table=str(wanted),
-                    pins=shown,
+                    table=str(table_name),
+                    pins=pins_text,
                 )
-        return drop_table(self.store, wanted, environment=self.environment, dry_run=dry_run, progress=progress)
+        return drop_table(self.store, table_name, environment=self.environment, dry_run=dry_run, progress=progress)
 
     # ---- the whole lake
 

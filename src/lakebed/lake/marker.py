@@ -44,18 +44,18 @@ def check_marker(body: Buffer, *, url: str) -> None:
     """
     try:
         marker = decode_json(body, _Marker)
-    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corruption(
-            f"{url}/{MARKER_PATH} is not the marker of a lake ({broken}): restore it from a copy, or write "
+            f"{url}/{MARKER_PATH} is not the marker of a lake ({error}): restore it from a copy, or write "
             f"{encode_marker().decode()} into it.",
             path=MARKER_PATH,
-        ) from broken
-    unknown = sorted(set(marker.features) - _FEATURES)
-    if max(marker.min_reader, marker.min_writer) > FORMAT or unknown:
-        needs = f"the features {', '.join(unknown)}" if unknown else f"format {marker.min_reader}"
+        ) from error
+    unknown_features = sorted(set(marker.features) - _FEATURES)
+    if max(marker.min_reader, marker.min_writer) > FORMAT or unknown_features:
+        needs = f"the features {', '.join(unknown_features)}" if unknown_features else f"format {marker.min_reader}"
         raise UnsupportedFormat(
             f"The lake {url} needs {needs}, which this lakebed (format {FORMAT}) does not know: upgrade lakebed.",
             path=MARKER_PATH,
-            features=unknown,
+            features=unknown_features,
             format=marker.format,
         )

@@ -89,12 +89,12 @@ def parse_store_name(text: str) -> tuple[StoreKind | None, str]:
     kind, colon, name = text.partition(":")
     if not colon:
         return None, text
-    for known in KINDS:
-        if kind == known:
-            return known, name
-    shown = [f"{known}:{name}" for known in KINDS]
+    for store_kind in KINDS:
+        if kind == store_kind:
+            return store_kind, name
+    examples = [f"{store_kind}:{name}" for store_kind in KINDS]
     raise InvalidRequest(
-        f"{text!r} does not name a kind of store: write {', '.join(shown[:-1])} or {shown[-1]}.",
+        f"{text!r} does not name a kind of store: write {', '.join(examples[:-1])} or {examples[-1]}.",
         kind="invalid_store_name",
     )
 
@@ -116,10 +116,10 @@ def database_folder(name: str) -> str:
 def split_path(path: str) -> tuple[TableName, str] | None:
     """Split a path inside a lake into ``(table, path inside its folder)``; None when it is not in a table's folder."""
     database, _, rest = path.partition("/")
-    table, _, inside = rest.partition("/")
+    table, _, inner_path = rest.partition("/")
     if not database.endswith(WAREHOUSE_SUFFIX) or database == WAREHOUSE_SUFFIX or not table:
         return None
-    return TableName(database.removesuffix(WAREHOUSE_SUFFIX), table), inside
+    return TableName(database.removesuffix(WAREHOUSE_SUFFIX), table), inner_path
 
 
 def split_top(path: str, suffix: str) -> tuple[str, str] | None:
@@ -127,10 +127,10 @@ def split_top(path: str, suffix: str) -> tuple[str, str] | None:
 
     None: the path is not inside such a folder.
     """
-    top, _, inside = path.partition("/")
-    if not top.endswith(suffix) or top == suffix or not inside:
+    top, _, inner_path = path.partition("/")
+    if not top.endswith(suffix) or top == suffix or not inner_path:
         return None
-    return top.removesuffix(suffix), inside
+    return top.removesuffix(suffix), inner_path
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:

@@ -76,7 +76,7 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     """
     stores = lake.stores() if name is None else [lake.find(name)]
     pin_lists = call_each(lake, lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
-    return Listing(pin for some in pin_lists for pin in some)
+    return Listing(pin for pin_list in pin_lists for pin in pin_list)
 
 
 def why(lake: Stores, where: str) -> Explanation:
@@ -143,11 +143,11 @@ def _collect_probes(lake: Stores, collection: Collection) -> list[CollectionRepo
         ]
 
     folders = ["", *top, *(name.folder for name in list_table_folders(lake))]
-    doomed = tuple(deletable for some in call_each(lake, probes, folders) for deletable in some)
-    if not doomed:
+    deletables = tuple(deletable for batch in call_each(lake, probes, folders) for deletable in batch)
+    if not deletables:
         return []
     sweeper = Sweeper(lake.store, collection.progress)
-    return [sweeper.sweep(CollectionPlan("lake", (), doomed), dry_run=collection.dry_run)]
+    return [sweeper.sweep(CollectionPlan("lake", (), deletables), dry_run=collection.dry_run)]
 
 
 _NEAREST_MAX: Final = 3
@@ -159,13 +159,13 @@ _COMPARED_MAX: Final = 1000
 
 def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | None) -> NotFound:
     """Return the error for a missing object. It names the pins in `explanation`, if any, which need the object."""
-    at = f"There is no object {path} in {store.root_url}"
+    sentence = f"There is no object {path} in {store.root_url}"
     if explanation is not None and explanation.pins:
         holders = ", ".join(f"{pin.kind} {pin.name}" for pin in explanation.pins[:_NEAREST_MAX])
-        more = len(explanation.pins) - _NEAREST_MAX
-        needed = f"{holders}{f' and {more} more' if more > 0 else ''}"
+        more_count = len(explanation.pins) - _NEAREST_MAX
+        holders_text = f"{holders}{f' and {more_count} more' if more_count > 0 else ''}"
         return NotFound(
-            f"{at}, and {needed} cannot be read without it: `lakebed fsck` finds what else is missing.",
+            f"{sentence}, and {holders_text} cannot be read without it: `lakebed fsck` finds what else is missing.",
             kind="object_not_found",
             path=path,
             nearest=[],
@@ -178,16 +178,16 @@ def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | 
             if first is None
             else f"It is a folder: name an object in it, such as {first.path}."
         )
-        return NotFound(f"{at}. {hint}", kind="object_not_found", path=path, nearest=names[:_NEAREST_MAX])
-    wanted = "/".join(path.split("/")[: folder.count("/") + 2 if folder else 1])
-    start = max(0, bisect_left(names, wanted) - _COMPARED_MAX // 2)
-    near = difflib.get_close_matches(wanted, names[start : start + _COMPARED_MAX], n=_NEAREST_MAX, cutoff=0.6)
-    if near:
-        hint = f" Did you mean {' or '.join(near)}?"
+        return NotFound(f"{sentence}. {hint}", kind="object_not_found", path=path, nearest=names[:_NEAREST_MAX])
+    path_start = "/".join(path.split("/")[: folder.count("/") + 2 if folder else 1])
+    start = max(0, bisect_left(names, path_start) - _COMPARED_MAX // 2)
+    nearest = difflib.get_close_matches(path_start, names[start : start + _COMPARED_MAX], n=_NEAREST_MAX, cutoff=0.6)
+    if nearest:
+        hint = f" Did you mean {' or '.join(nearest)}?"
     else:
         names = [name for name in names if not name.startswith(_INTERNAL)]
         hint = f" {folder or 'It'} has {list_some(names, count_max=_NEAREST_MAX)}."
-    return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)
+    return NotFound(f"{sentence}.{hint if names else ''}", kind="object_not_found", path=path, nearest=nearest)
 
 
 def _deepest(store: ObjectStore, path: str) -> tuple[str, Sequence[str]]:

@@ -93,15 +93,15 @@ class Stores:
 
         Cost: 1 LIST + 1 GET.
         """
-        wanted = parse_table_name(name)
+        table_name = parse_table_name(name)
         try:
             return Table.open(
-                self.store.sub(wanted.folder), name=str(wanted), branch=branch, environment=self.environment
+                self.store.sub(table_name.folder), name=str(table_name), branch=branch, environment=self.environment
             )
         except NotFound as missing:
             if branch is not None and self.has_table(name):
                 raise
-            raise self._absent(str(wanted)) from missing
+            raise self._absent(str(table_name)) from missing
 
     def has_table(self, name: str) -> bool:
         """Return whether the lake has a table of this name. Cost: 1 LIST."""
@@ -154,8 +154,8 @@ class Stores:
 
         Cost: 1 LIST; with repositories also 2 LIST + 1 GET, and 1 GET for each log object of the records.
         """
-        with read_repositories(self) as opened:
-            return [] if opened is None else [repository.name for repository in opened.list()]
+        with read_repositories(self) as repositories:
+            return [] if repositories is None else [repository.name for repository in repositories.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """Open all repositories of the lake to change them, as `lakebed.repo.open_all`.
@@ -181,10 +181,10 @@ class Stores:
         Cost: as `lakebed.kv.open`, and 1 read.
         """
         try:
-            opened = self.open_repositories(create=create, options=options)
+            repositories = self.open_repositories(create=create, options=options)
         except NotFound as missing:  # the lake has no repository at all
             raise self._absent(name, "repository") from missing
-        return lakebed.lake.repositories.sole_repository(opened, name, create=create)
+        return lakebed.lake.repositories.sole_repository(repositories, name, create=create)
 
     # ---- tenants
 
@@ -262,16 +262,16 @@ class Stores:
             InvalidRequest: the name is not a store's name.
             NotFound: there is no such store. The message names similar ones.
         """
-        kind, plain = parse_store_name(name)
+        kind, bare_name = parse_store_name(name)
         if kind == "database":
-            database_folder(plain)  # an invalid name is refused, not reported as missing
+            database_folder(bare_name)  # an invalid name is refused, not reported as missing
         for store_kind in KINDS if kind is None else (kind,):
             if store_kind == "table":
-                if self.has_table(plain):
-                    return StoreName("table", str(parse_table_name(plain)))
-            elif plain in self._names(store_kind):
-                return StoreName(store_kind, plain)
-        raise self._absent(plain, kind)
+                if self.has_table(bare_name):
+                    return StoreName("table", str(parse_table_name(bare_name)))
+            elif bare_name in self._names(store_kind):
+                return StoreName(store_kind, bare_name)
+        raise self._absent(bare_name, kind)
 
     def _names(self, kind: StoreKind) -> list[str]:
         names: dict[StoreKind, Callable[[], list[str]]] = {
@@ -285,23 +285,27 @@ class Stores:
     def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
         """Return the error for a missing store of a kind; None: any kind."""
         by_kind = {store_kind: self._names(store_kind) for store_kind in KINDS}
-        names = [store_name for some in by_kind.values() for store_name in some] if kind is None else by_kind[kind]
-        what = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}" if kind is None else kind
-        near = nearest_names(name, names)
-        if near:
-            hint = f"Did you mean {' or '.join(near)}?"
+        names = (
+            [store_name for names_of_kind in by_kind.values() for store_name in names_of_kind]
+            if kind is None
+            else by_kind[kind]
+        )
+        kind_text = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}" if kind is None else kind
+        nearest = nearest_names(name, names)
+        if nearest:
+            hint = f"Did you mean {' or '.join(nearest)}?"
         elif names:
             hint = f"It has {list_some(names)}."
         else:
-            hint = f"It has no {what} yet."
-        for other in KINDS:
-            if kind is not None and other != kind and name in by_kind[other]:
-                hint = f"It has a {other} of this name: {other}:{name}."
+            hint = f"It has no {kind_text} yet."
+        for other_kind in KINDS:
+            if kind is not None and other_kind != kind and name in by_kind[other_kind]:
+                hint = f"It has a {other_kind} of this name: {other_kind}:{name}."
         return NotFound(
-            f"The lake {self.url} has no {what} {name}. {hint}",
+            f"The lake {self.url} has no {kind_text} {name}. {hint}",
             kind=f"{kind or 'store'}_not_found",
             name=name,
-            nearest=near,
+            nearest=nearest,
         )
 
 
@@ -313,12 +317,12 @@ def path_in(lake: Stores, where: str) -> str:
     if "://" not in where and not where.startswith("/"):
         return where.strip("/")
     url = where if "://" in where else f"file://{where}"
-    inside = url.removeprefix(lake.url + "/")
-    if inside == url:
+    inner_path = url.removeprefix(lake.url + "/")
+    if inner_path == url:
         raise InvalidRequest(
             f"{where} is not in the lake {lake.url}: name an object of this lake.", kind="outside_lake", url=where
         )
-    return inside.strip("/")
+    return inner_path.strip("/")
 
 
 def root_of(lake: Stores) -> LakeRoot:
@@ -336,8 +340,8 @@ def read_repositories(lake: Stores) -> Iterator[Repositories | None]:
     if not lake.has_repositories():
         yield None
         return
-    with lakebed.lake.repositories.read_all(root_of(lake)) as opened:
-        yield opened
+    with lakebed.lake.repositories.read_all(root_of(lake)) as repositories:
+        yield repositories
 
 
 @contextmanager

@@ -70,9 +70,9 @@ class Records:
                 if ledger.tenant(name, fresh=True).manifest == record.manifest:
                     raise
                 continue  # a commit has replaced this manifest, and a collection has deleted it
-            done = tuple(ledger.list_finished(name)[-_DONE_MAX:][::-1])
-            due = tuple(task.txn for task in ledger.tasks_of(name))
-            return TenantState(record, manifest, TransactionList(record.transactions, done, due))
+            finished_txns = tuple(ledger.list_finished(name)[-_DONE_MAX:][::-1])
+            due_txns = tuple(task.txn for task in ledger.tasks_of(name))
+            return TenantState(record, manifest, TransactionList(record.transactions, finished_txns, due_txns))
         raise Unavailable(
             f"The tenant {name} commits faster than its state can be read: try again.", kind="tenant_is_busy"
         )
@@ -140,12 +140,14 @@ def collect_orphans(root: LakeRoot, *, ledger: str | None, dry_run: bool, grace:
             "with lakebed fleet up.",
             kind="fleet_not_found",
         ) from missing
-    opened = Ledger(key_value)
+    open_ledger = Ledger(key_value)
     try:
-        check_storage(root.store, opened)
-        return OrphanCollector(opened, root.store, grace=grace, environment=root.environment).collect(dry_run=dry_run)
+        check_storage(root.store, open_ledger)
+        return OrphanCollector(open_ledger, root.store, grace=grace, environment=root.environment).collect(
+            dry_run=dry_run
+        )
     finally:
-        opened.close()
+        open_ledger.close()
 
 
 def plan_of(root: LakeRoot, state: TenantState) -> CollectionPlan:

@@ -19,10 +19,10 @@ class RepositoryAdapter(StoreAdapter):
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: as `read_repositories`, and 1 read."""
-        with read_repositories(lake) as opened:
-            if opened is None or not opened.exists(name):
+        with read_repositories(lake) as repositories:
+            if repositories is None or not repositories.exists(name):
                 return None
-            repository = opened.repository(name)
+            repository = repositories.repository(name)
             try:
                 head = repository.branch().head()
             except NotFound:
@@ -40,21 +40,21 @@ class RepositoryAdapter(StoreAdapter):
             )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        with read_repositories(lake) as opened:
-            if opened is None:
+        with read_repositories(lake) as repositories:
+            if repositories is None:
                 return 0
-            context = lakebed.lake.repositories.context_of(opened.repository(name))
+            context = lakebed.lake.repositories.context_of(repositories.repository(name))
             return sum(meta.size_bytes for meta in context.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""
-        with read_repositories(lake) as opened:
-            return [] if opened is None else list(opened.repository(name).versions())
+        with read_repositories(lake) as repositories:
+            return [] if repositories is None else list(repositories.repository(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: 2 scans of the records."""
-        with read_repositories(lake) as opened:
-            return [] if opened is None else opened.repository(name).pins()
+        with read_repositories(lake) as repositories:
+            return [] if repositories is None else repositories.repository(name).pins()
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `Repository.why`."""
@@ -63,18 +63,18 @@ class RepositoryAdapter(StoreAdapter):
                 path, (), "It is part of the records of all repositories: their database keeps what it needs."
             )
         url = f"{lake.url}/{path}"
-        with read_repositories(lake) as opened:
-            if opened is None:
+        with read_repositories(lake) as repositories:
+            if repositories is None:
                 return None
-            for repository in opened.list():
-                inside = url.removeprefix(f"{repository.url}/")
-                if inside != url:
-                    return repository.why(inside)
-            for deleted in opened.deleted():
-                folder = namespace_folder(deleted.record.namespace, root_url=opened.url)
+            for repository in repositories.list():
+                inner_path = url.removeprefix(f"{repository.url}/")
+                if inner_path != url:
+                    return repository.why(inner_path)
+            for deleted_repository in repositories.deleted():
+                folder = namespace_folder(deleted_repository.record.namespace, root_url=repositories.url)
                 if path.startswith(f"{folder}/"):
                     return Explanation(
-                        path, (), f"Its repository {deleted.name} was deleted: a later cleaning deletes it."
+                        path, (), f"Its repository {deleted_repository.name} was deleted: a later cleaning deletes it."
                     )
         return None
 

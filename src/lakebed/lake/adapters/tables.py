@@ -77,9 +77,9 @@ class TableAdapter(StoreAdapter):
         parts = split_path(path)
         if parts is None or not parts[1]:
             return None
-        name, inside = parts
+        name, inner_path = parts
         if lake.has_table(str(name)):
-            return lake.table(str(name)).why(inside)
+            return lake.table(str(name)).why(inner_path)
         if is_dropped(lake.store, name):
             return Explanation(path, (), "Its table was dropped: the next collection deletes it.")
         return None
@@ -100,17 +100,17 @@ class TableAdapter(StoreAdapter):
                     raise
                 # The other tables of the lake are still collected.
                 reports.append(CollectionReport.not_collected(name, error, dry_run=dry_run))
-        for dropped in list_dropped_tables(lake):
+        for table_name in list_dropped_tables(lake):
             try:
                 report = drop_table(
                     lake.store,
-                    dropped,
+                    table_name,
                     environment=lake.environment,
                     dry_run=dry_run,
                     progress=progress,
                     only_remains=True,
                 )
             except (UnsupportedFormat, Corruption) as error:
-                report = CollectionReport.not_collected(str(dropped), error, dry_run=dry_run)
+                report = CollectionReport.not_collected(str(table_name), error, dry_run=dry_run)
             reports.append(report)
         return reports

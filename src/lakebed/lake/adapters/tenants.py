@@ -89,5 +89,5 @@ class TenantAdapter(StoreAdapter):
 
 def _report(plan: CollectionPlan, *, dry_run: bool) -> CollectionReport:
     """Return the report of a tenant: every deletion is left to the control plane."""
-    kept = {"the control plane's collector deletes them": len(plan.doomed)} if plan.doomed else {}
-    return CollectionReport(plan.store, 0, 0, 0, kept, plan.warnings, dry_run, notes=plan.notes)
+    kept_counts = {"the control plane's collector deletes them": len(plan.doomed)} if plan.doomed else {}
+    return CollectionReport(plan.store, 0, 0, 0, kept_counts, plan.warnings, dry_run, notes=plan.notes)

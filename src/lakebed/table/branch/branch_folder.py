@@ -80,8 +80,8 @@ def branch_names(store: ObjectStore) -> list[str]:
 
 def branch_exists(store: ObjectStore, name: str) -> bool:
     """Whether the branch exists. Cost: 1 LIST."""
-    listed = store.list_with_delimiter(Layout(branch=name).schema_folder).objects
-    return any(parse_schema(meta.path) is not None for meta in listed)
+    metas = store.list_with_delimiter(Layout(branch=name).schema_folder).objects
+    return any(parse_schema(meta.path) is not None for meta in metas)
 
 
 def with_fork_point(branch: TableBranch) -> TableBranch:
@@ -158,8 +158,10 @@ def clear_branch(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
             return had_files
         had_files = True
         hide = tuple(path for path in paths if parse_schema(path) is not None)
-        rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
-        plan = CollectionPlan(store="", hide=hide, doomed=rest)
+        deletables = tuple(
+            Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide)
+        )
+        plan = CollectionPlan(store="", hide=hide, doomed=deletables)
         report = Sweeper(main.store).sweep(plan, is_current=is_current)
         if report.warnings:
             raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")

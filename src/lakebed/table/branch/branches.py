@@ -75,14 +75,14 @@ def open_branch(store: ObjectStore, *, name: str, branch: str | None, environmen
     """The context of a branch (None is main) with its newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
     schemas = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch))
     if schemas.latest() is None:
-        what, hint = f"table {name!r}", ""
+        subject, hint = f"table {name!r}", ""
         if branch:
             main = open_branch(store, name=name, branch=None, environment=environment)
             if finish_renames(main) and schemas.latest() is not None:
                 return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
-            what, hint = f"branch {branch!r} of table {name!r}", did_you_mean(branch, branch_names(store))
+            subject, hint = f"branch {branch!r} of table {name!r}", did_you_mean(branch, branch_names(store))
         raise NotFound(
-            f"There is no {what} at {store.root_url}.{hint}",
+            f"There is no {subject} at {store.root_url}.{hint}",
             kind="table_not_found",
             table=name,
             branch=branch,
@@ -104,17 +104,17 @@ def create_main(store: ObjectStore, *, name: str, schema: TableSchema, environme
     Raises `AlreadyExists`. Cost: 1 LIST + 1 PUT.
     """
     log = SchemaLog(store, Layout())
-    taken = AlreadyExists(
+    error = AlreadyExists(
         f"There is a table at {store.root_url} already: open it, or create {name!r} elsewhere.",
         kind="table_exists",
         table=name,
     )
     if log.ids():
-        raise taken
+        raise error
     try:
         log.store_next(schema)
     except Conflict as faster:
-        raise taken from faster
+        raise error from faster
     return TableBranch.of(store, name=name, schemas=log, environment=environment)
 
 
@@ -128,10 +128,10 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
         main.refresh()
     branches = [main]
     for name in branch_names(branch.store):
-        other = main.of_branch(name)
+        other_branch = main.of_branch(name)
         with suppress(NotFound):  # deleted since it was listed
-            other.refresh()
-            branches.append(other)
+            other_branch.refresh()
+            branches.append(other_branch)
     return branches
 
 
@@ -155,13 +155,13 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
     snapshot = decode_snapshot(source.body, path=source.path)
     try:
         main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators only one gets past here
-    except AlreadyExists as taken:
+    except AlreadyExists as error:
         raise AlreadyExists(
             f"The branch {name!r} is being created by another process, or its creation was interrupted: in the latter "
             "case delete it, then create it again.",
             kind="branch_exists",
             branch=name,
-        ) from taken
+        ) from error
     layout = Layout(branch=name)
     # Late writers may have left files of an earlier branch of this name.
     clear_branch(main, name, pin=main.tags.find(fork_pin(name)))
@@ -189,18 +189,18 @@ def delete_branch(main: TableBranch, name: str) -> None:
             branch=name,
         )
     pin = main.tags.find(fork_pin(name))
-    decided = None if pin is None else claim(main, name, pin, to=None)
-    if decided is not None and decided.new is not None:
-        finish_rename(main, decided)
+    decision = None if pin is None else claim(main, name, pin, to=None)
+    if decision is not None and decision.new is not None:
+        finish_rename(main, decision)
         raise branch_not_found(main.store, name)
     if not clear_branch(main, name, pin=pin) and pin is None:
         raise branch_not_found(main.store, name)
-    if decided is not None and has_pin(main, name, pin):
+    if decision is not None and has_pin(main, name, pin):
         assert pin is not None
         mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
         Sweeper(main.store).delete_all([mark])
         if has_pin(main, name, pin):
-            paths = [main.layout.tag(fork_pin(name)), decided.mark]
+            paths = [main.layout.tag(fork_pin(name)), decision.mark]
             delete_files(main.store, paths, reason=f"of the deleted branch {name}")
 
 
@@ -228,19 +228,19 @@ def rename_branch(main: TableBranch, old: str, new: str) -> Branch:
     if branch_exists(main.store, new):
         raise _exists_error(new)
     take_name(main, old, pin, new)
-    decided = claim(main, old, pin, to=new)
-    if decided.new != new:
+    decision = claim(main, old, pin, to=new)
+    if decision.new != new:
         release_name(main, old, pin, new)
-    if decided.new is None and branch_exists(main.store, old):
+    if decision.new is None and branch_exists(main.store, old):
         raise Conflict(
             f"The branch {old!r} was not renamed: it is being deleted, or its deletion was interrupted. In the latter "
             "case delete it again.",
             kind="branch_deleting",
             branch=old,
         )
-    if decided.new is not None:
-        finish_rename(main, decided)
-    if decided.new != new or not branch_exists(main.store, new):
+    if decision.new is not None:
+        finish_rename(main, decision)
+    if decision.new != new or not branch_exists(main.store, new):
         raise branch_not_found(main.store, old)
     return _load_branch(main, new)
 

@@ -81,8 +81,8 @@ def candidates_of(
         paths if isinstance(paths, pa.Array | pa.ChunkedArray) else pa.array(paths, pa.string()),
     ]
     for value in (size_bytes, born, dead):
-        whole = np.full(count, value, np.int64) if isinstance(value, int) else value
-        columns.append(whole if isinstance(whole, pa.Array | pa.ChunkedArray) else pa.array(whole, pa.int64()))
+        column = np.full(count, value, np.int64) if isinstance(value, int) else value
+        columns.append(column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, pa.int64()))
     return pa.table(columns, schema=CANDIDATES)
 
 
@@ -116,8 +116,8 @@ def paths_of(
     if external.null_count == entries.num_rows:
         return _inside(narrow, folders_of)
     outside = narrow.append_column("external_path", external).filter(pc.is_valid(external))
-    owned = np.zeros(outside.num_rows, np.bool_) if own_outside is None else own_outside(outside)
-    outside = outside.filter(pa.array(owned))
+    is_owned = np.zeros(outside.num_rows, np.bool_) if own_outside is None else own_outside(outside)
+    outside = outside.filter(pa.array(is_owned))
     inside = _inside(narrow.filter(pc.is_null(external)), folders_of)
     if outside.num_rows == 0:
         return inside
@@ -155,7 +155,7 @@ def _each(folders: Sequence[str], numbers: IntArray) -> pa.Array:
 
 def _in_folders(narrow: pa.Table, folder: pa.Array) -> pa.Table:
     """`paths_of` with one folder for each entry."""
-    named = pa.table(
+    paths = pa.table(
         {
             "kind": narrow["kind"],
             "path": pc.binary_join_element_wise(folder, narrow["file_name"], "/"),
@@ -166,8 +166,8 @@ def _in_folders(narrow: pa.Table, folder: pa.Array) -> pa.Table:
     )
     extra_count = pc.sum(pc.list_value_length(narrow["extra_files"])).as_py()
     if not extra_count:
-        return named
-    return _in_order(named, _sidecars(narrow, named, folder))
+        return paths
+    return _in_order(paths, _sidecars(narrow, paths, folder))
 
 
 def _in_order(*tables: pa.Table) -> pa.Table:
@@ -233,15 +233,15 @@ def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
     If a file's life has no holes and reaches any version before its death, it reaches the nearest of them. So the files
     that this one version references decide for all.
     """
-    at = np.searchsorted(versions, dead, side="left") - 1
+    positions = np.searchsorted(versions, dead, side="left") - 1
     padded = np.append(versions, UNKNOWN)
-    return padded[at]
+    return padded[positions]
 
 
 def nearest_later(dead: IntArray, versions: IntArray) -> IntArray:
     """The oldest version at or after each death, or the earliest possible death; `UNKNOWN` where there is none."""
-    at = np.searchsorted(versions, dead, side="left")
-    return np.append(versions, UNKNOWN)[at]
+    positions = np.searchsorted(versions, dead, side="left")
+    return np.append(versions, UNKNOWN)[positions]
 
 
 def is_named(candidates: pa.Table, names: pa.Array | pa.ChunkedArray) -> BoolArray:

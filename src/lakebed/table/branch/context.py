@@ -85,8 +85,10 @@ class TableBranch:
         Its `schema` is the one of this context until `refresh` reads the branch's own. Cost: no request.
         """
         schemas = SchemaLog(self.store, Layout(branch=branch), newest=self.schema)
-        other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
-        return other if branch is None else replace(other, made_by=self.main)
+        other_branch = TableBranch.of(
+            self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment
+        )
+        return other_branch if branch is None else replace(other_branch, made_by=self.main)
 
     @kept_property
     def main(self) -> TableBranch:
@@ -142,9 +144,9 @@ class TableBranch:
 
         Call it after finding the snapshot that a verb works on: the schema is then at least as new as all its files.
         """
-        detached = self.detach()
-        detached.refresh()
-        return detached
+        branch = self.detach()
+        branch.refresh()
+        return branch
 
     def now_ms(self) -> int:
         """The time by the environment's clock, Unix ms, UTC."""

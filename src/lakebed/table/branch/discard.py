@@ -20,9 +20,9 @@ from lakebed.table.model.model import BucketChange, TableSchema
 
 def discard(store: ObjectStore, paths: Iterable[str]) -> None:
     """Delete files that nothing references. Never raises when the store fails. Cost: 1 DELETE a thousand files."""
-    doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
-    if doomed:
-        Sweeper(store, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=doomed))
+    deletables = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
+    if deletables:
+        Sweeper(store, reaches_outside=True).sweep(CollectionPlan(store="", hide=(), doomed=deletables))
 
 
 def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
@@ -39,7 +39,7 @@ def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> li
     paths = []
     for change in changes:
         folder = placement.folders(change.partition, change.bucket)[0]
-        moved = {file.file_name for file in change.deleted}
-        added = (file for file in (*change.added, *change.changelog) if file.file_name not in moved)
-        paths += [file.external_path or f"{folder}/{file.file_name}" for file in added]
+        moved_names = {file.file_name for file in change.deleted}
+        new_files = (file for file in (*change.added, *change.changelog) if file.file_name not in moved_names)
+        paths += [file.external_path or f"{folder}/{file.file_name}" for file in new_files]
     return paths

@@ -30,11 +30,15 @@ def find_earlier(
     branch: TableBranch, commit_user: str, commit_identifier: int, inherited: InheritedState, head: Snapshot
 ) -> Snapshot | None:
     """As `find_commit`, given the newest snapshot and the state that it inherited."""
-    known = inherited.users.get(commit_user)
-    if known is None or commit_identifier == BATCH_COMMIT_IDENTIFIER or commit_identifier > known.identifier:
+    last_commit = inherited.users.get(commit_user)
+    if (
+        last_commit is None
+        or commit_identifier == BATCH_COMMIT_IDENTIFIER
+        or commit_identifier > last_commit.identifier
+    ):
         return None
-    if commit_identifier == known.identifier:
-        return branch.snapshots.find(known.snapshot_id) or head
+    if commit_identifier == last_commit.identifier:
+        return branch.snapshots.find(last_commit.snapshot_id) or head
     for snapshot in newest_first(branch, head):
         if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
             return snapshot

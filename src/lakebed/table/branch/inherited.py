@@ -72,8 +72,8 @@ def inheritance_of(snapshot: Snapshot) -> InheritedState:
     """The state stored in a snapshot (or tag) that lakebed wrote, without that snapshot's own commit."""
     users: dict[str, UserCommit] = {}
     for key, value in snapshot.properties.items():
-        identifier, at, snapshot_id = value.partition("@")
-        if key.startswith(_USER) and at and _is_integer(identifier) and _is_integer(snapshot_id):
+        identifier, separator, snapshot_id = value.partition("@")
+        if key.startswith(_USER) and separator and _is_integer(identifier) and _is_integer(snapshot_id):
             users[key[len(_USER) :]] = UserCommit(int(identifier), int(snapshot_id))
     return InheritedState(restored=snapshot.properties.get(_RESTORED) == "true", users=users)
 

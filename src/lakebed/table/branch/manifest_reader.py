@@ -111,12 +111,12 @@ class ManifestReader:
         """
         path = self._layout.manifest(name)
         key = (self._store.url(path), None)
-        cached: tuple[IndexEntry, ...] | None = self._cache.get(key)
-        if cached is None:
-            cached = decode_index_manifest(self._read(path, None), path=path)
-            size_bytes = sum(_META_BYTES + _RANGE_BYTES * len(entry.ranges) for entry in cached)
-            self._cache.put(key, cached, size_bytes=size_bytes)
-        return cached
+        entries: tuple[IndexEntry, ...] | None = self._cache.get(key)
+        if entries is None:
+            entries = decode_index_manifest(self._read(path, None), path=path)
+            size_bytes = sum(_META_BYTES + _RANGE_BYTES * len(entry.ranges) for entry in entries)
+            self._cache.put(key, entries, size_bytes=size_bytes)
+        return entries
 
     def metas(self, list_name: str, *, size_bytes: int | None = None) -> list[ManifestMeta]:
         """The manifests of a list, in order.
@@ -126,12 +126,12 @@ class ManifestReader:
         """
         path = self._layout.manifest(list_name)
         key = (self._store.url(path), None)
-        cached = self._cache.get(key)
-        if cached is None:
+        cached_metas = self._cache.get(key)
+        if cached_metas is None:
             body = self._read(path, size_bytes)
-            cached = tuple(decode_manifest_list(body, path=path))
-            self._cache.put(key, cached, size_bytes=_META_BYTES * (len(cached) + 1))
-        return list(cached)
+            cached_metas = tuple(decode_manifest_list(body, path=path))
+            self._cache.put(key, cached_metas, size_bytes=_META_BYTES * (len(cached_metas) + 1))
+        return list(cached_metas)
 
     def extended_metas(
         self, list_name: str, *, size_bytes: int | None = None, parts: Sequence[str] = ()
@@ -142,18 +142,18 @@ class ManifestReader:
         decoded again if this function has read those lists. Cost: as `metas`; in the cache: the list, undecoded.
         """
         key = self._content_key(list_name)
-        known: DecodedList | None = self._cache.get(key)
-        if known is None:
+        manifest_list: DecodedList | None = self._cache.get(key)
+        if manifest_list is None:
             path = self._layout.manifest(list_name)
             before: list[DecodedList] = []
             for part in map(self._cache.get, map(self._content_key, parts)):
                 if part is None:
                     break
                 before.append(part)
-            known = decode_extended_list(self._read(path, size_bytes), path=path, parts=before)
-            self._cache.put(key, known, size_bytes=len(known.content.blocks) + _META_BYTES)
-            self.remember_list(list_name, known.metas)
-        return list(known.metas)
+            manifest_list = decode_extended_list(self._read(path, size_bytes), path=path, parts=before)
+            self._cache.put(key, manifest_list, size_bytes=len(manifest_list.content.blocks) + _META_BYTES)
+            self.remember_list(list_name, manifest_list.metas)
+        return list(manifest_list.metas)
 
     def _content_key(self, list_name: str) -> tuple[str, str]:
         return self._store.url(self._layout.manifest(list_name)), "content"
@@ -166,11 +166,11 @@ class ManifestReader:
         """
         path = self._layout.manifest(meta.file_name)
         key = (self._store.url(path), meta.added_snapshot)
-        cached: pa.Table | None = self._cache.get(key)
-        if cached is None:
-            cached = self._decode_entries(meta, self._read(path, meta.file_size))
-            self._cache.put(key, cached, size_bytes=_resident_bytes(cached))
-        return cached
+        cached_entries: pa.Table | None = self._cache.get(key)
+        if cached_entries is None:
+            cached_entries = self._decode_entries(meta, self._read(path, meta.file_size))
+            self._cache.put(key, cached_entries, size_bytes=_resident_bytes(cached_entries))
+        return cached_entries
 
     def _decode_entries(self, meta: ManifestMeta, body: Buffer) -> pa.Table:
         path = self._layout.manifest(meta.file_name)
@@ -200,14 +200,14 @@ class ManifestReader:
 
     def _metas_of_each(self, sizes: Mapping[str, int | None]) -> dict[str, Sequence[ManifestMeta]]:
         """The manifests of each list that is readable, by the list's name."""
-        cached = {name: self._cache.get((self._store.url(self._layout.manifest(name)), None)) for name in sizes}
+        cached_metas = {name: self._cache.get((self._store.url(self._layout.manifest(name)), None)) for name in sizes}
         results: dict[str, Sequence[ManifestMeta]] = {
-            name: metas for name, metas in cached.items() if metas is not None
+            name: metas for name, metas in cached_metas.items() if metas is not None
         }
         for bodies in self._read_each({name: size for name, size in sizes.items() if name not in results}):
-            joined = decode_manifest_lists(list(bodies.values()))
+            metas_by_position = decode_manifest_lists(list(bodies.values()))
             for position, (name, body) in enumerate(bodies.items()):
-                metas = joined.get(position)
+                metas = metas_by_position.get(position)
                 if metas is None:
                     metas = _attempt(partial(decode_manifest_list, body, path=self._layout.manifest(name)))
                 if metas is not None:
@@ -224,21 +224,21 @@ class ManifestReader:
         distinct = {meta.file_name: meta for meta in metas}
         keys = [(self._store.url(self._layout.manifest(name)), meta.added_snapshot) for name, meta in distinct.items()]
         digest = hashlib.blake2b(repr((columns, keys)).encode(), digest_size=16).digest()
-        known: JoinedEntries | None = self._cache.get((self._store.root_url, digest))
-        if known is not None:
-            return known
-        cached = {name: self._cache.get(key) for name, key in zip(distinct, keys, strict=True)}
+        joined_entries: JoinedEntries | None = self._cache.get((self._store.root_url, digest))
+        if joined_entries is not None:
+            return joined_entries
+        cached_tables = {name: self._cache.get(key) for name, key in zip(distinct, keys, strict=True)}
         small = {
             name: meta.file_size
             for name, meta in distinct.items()
-            if cached[name] is None and _entry_count(meta) <= SMALL_COUNT_MAX
+            if cached_tables[name] is None and _entry_count(meta) <= SMALL_COUNT_MAX
         }
         parts: list[tuple[Sequence[str], Sequence[int], pa.Table]] = [
-            ((name,), (table.num_rows,), table) for name, table in cached.items() if table is not None
+            ((name,), (table.num_rows,), table) for name, table in cached_tables.items() if table is not None
         ]
         parts += self._small_entries(distinct, small, columns)
         for name, meta in distinct.items():
-            if name not in small and cached[name] is None:
+            if name not in small and cached_tables[name] is None:
                 table = _attempt(partial(self.entries, meta))
                 if table is not None:
                     parts.append(((name,), (table.num_rows,), table))
@@ -260,13 +260,13 @@ class ManifestReader:
         """Manifests by name, the number of entries of each, and the entries. Unreadable manifests are left out."""
         for bodies in self._read_each(sizes):
             names = list(bodies)
-            added = [metas[name].added_snapshot for name in names]
+            added_snapshots = [metas[name].added_snapshot for name in names]
             alone = dict(bodies)
-            for joined in decode_manifests(list(bodies.values()), added_snapshots=added):
-                members = [names[position] for position in joined.positions]
-                if joined.counts != [_entry_count(metas[name]) for name in members]:
+            for group in decode_manifests(list(bodies.values()), added_snapshots=added_snapshots):
+                members = [names[position] for position in group.positions]
+                if group.counts != [_entry_count(metas[name]) for name in members]:
                     continue  # one of these manifests is damaged
-                yield members, joined.counts, joined.entries.select(columns)
+                yield members, group.counts, group.entries.select(columns)
                 for name in members:
                     del alone[name]
             for name, body in alone.items():
@@ -282,9 +282,9 @@ class ManifestReader:
 
         names = list(sizes)
         for start in range(0, len(names), _JOINED_COUNT_MAX):
-            some = names[start : start + _JOINED_COUNT_MAX]
-            bodies = read_each(self._store, read, some, environment=self._environment)
-            yield {name: body for name, body in zip(some, bodies, strict=True) if body is not None}
+            batch = names[start : start + _JOINED_COUNT_MAX]
+            bodies = read_each(self._store, read, batch, environment=self._environment)
+            yield {name: body for name, body in zip(batch, bodies, strict=True) if body is not None}
 
     def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:
         """Cache a list that this process just committed, so that the next commit does not read it. No request."""
@@ -294,9 +294,9 @@ class ManifestReader:
     def remember_entries(self, meta: ManifestMeta, entries: pa.Table) -> None:
         """Cache a manifest: `entries` as written (null: inherited), `meta.added_snapshot` as committed. No request."""
         place = ENTRY_SCHEMA.get_field_index("commit_snapshot")
-        resolved = pc.fill_null(entries.column(place), meta.added_snapshot)
+        added_snapshots = pc.fill_null(entries.column(place), meta.added_snapshot)
         key = (self._store.url(self._layout.manifest(meta.file_name)), meta.added_snapshot)
-        entries = entries.set_column(place, ENTRY_SCHEMA.field(place), resolved)
+        entries = entries.set_column(place, ENTRY_SCHEMA.field(place), added_snapshots)
         self._cache.put(key, entries, size_bytes=_resident_bytes(entries))
 
     def all_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
@@ -321,32 +321,32 @@ class ManifestReader:
         list, only those are read.
         """
         metas = self.all_metas(snapshot)
-        kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
-        if len(kept) < len(metas):
-            known: pa.Table | None = self._cache.get(self._live_keys(metas)[-1])
-            if known is not None:
-                return known
-            return live_after(NO_ENTRIES, self.concat_entries(kept))
+        kept_metas = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
+        if len(kept_metas) < len(metas):
+            cached_entries: pa.Table | None = self._cache.get(self._live_keys(metas)[-1])
+            if cached_entries is not None:
+                return cached_entries
+            return live_after(NO_ENTRIES, self.concat_entries(kept_metas))
         return self.live_of(metas)
 
     def live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The live files of a list of manifests, computed from its longest cached prefix; columns as `live_entries`."""
         keys = self._live_keys(metas)
-        live, known_count = NO_ENTRIES, 0
+        live_entries, known_count = NO_ENTRIES, 0
         for count in range(len(metas), 0, -1):
-            cached: pa.Table | None = self._cache.get(keys[count - 1])
-            if cached is not None:
-                live, known_count = cached, count
+            cached_entries: pa.Table | None = self._cache.get(keys[count - 1])
+            if cached_entries is not None:
+                live_entries, known_count = cached_entries, count
                 break
         if known_count == len(metas):
-            return live
-        live = live_after(live, self.concat_entries(metas[known_count:]))
-        if live.num_rows and live.column(0).num_chunks > _LIVE_CHUNKS_MAX:
-            live = live.combine_chunks()
-        self._cache.put(keys[-1], live, size_bytes=_resident_bytes(live))
+            return live_entries
+        live_entries = live_after(live_entries, self.concat_entries(metas[known_count:]))
+        if live_entries.num_rows and live_entries.column(0).num_chunks > _LIVE_CHUNKS_MAX:
+            live_entries = live_entries.combine_chunks()
+        self._cache.put(keys[-1], live_entries, size_bytes=_resident_bytes(live_entries))
         if known_count:
             self._cache.discard(keys[known_count - 1])
-        return live
+        return live_entries
 
     def _live_keys(self, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:
         """The cache key of the live files of each prefix of a list of manifests.

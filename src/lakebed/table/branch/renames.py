@@ -147,18 +147,18 @@ def take_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
     marks = {RENAMED_FROM: "\n".join(lines), CREATED: str(read_created_ms(main, old, pin))}
     try:
         main.tags.copy_hidden(f"branch.{old}", f"branch.{new}", marks=marks)
-    except NotFound as gone:
-        raise branch_not_found(main.store, old) from gone
-    except AlreadyExists as taken:
-        other = main.tags.find(fork_pin(new))
-        if other is not None and _lines(other) == lines:
+    except NotFound as error:
+        raise branch_not_found(main.store, old) from error
+    except AlreadyExists as error:
+        other_pin = main.tags.find(fork_pin(new))
+        if other_pin is not None and _lines(other_pin) == lines:
             return
         raise AlreadyExists(
             f"The branch {old!r} cannot be called {new!r}: a branch of that name exists or is being created. Choose "
             "another name, or rename or delete that branch.",
             kind="branch_exists",
             branch=new,
-        ) from taken
+        ) from error
 
 
 def read_created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
@@ -168,17 +168,17 @@ def read_created_ms(main: TableBranch, name: str, pin: Tag | None) -> int:
         pin: the branch's; None: another client made it.
     Cost: 1 LIST; none for a branch that was renamed.
     """
-    created = None if pin is None else pin.snapshot.properties.get(CREATED)
-    if created is not None and created.isascii() and created.isdigit():
-        return int(created)
+    created_text = None if pin is None else pin.snapshot.properties.get(CREATED)
+    if created_text is not None and created_text.isascii() and created_text.isdigit():
+        return int(created_text)
     times = [meta.modified_ms for meta in main.store.list(Layout(branch=name).schema_folder)]
     return min(times, default=0)
 
 
 def release_name(main: TableBranch, old: str, pin: Tag, new: str) -> None:
     """Remove the pin of a new name whose rename will not take place."""
-    other = main.tags.find(fork_pin(new))
-    if other is not None and _lines(other) == [*_lines(pin), f"{old}/{branch_id(pin)}"]:
+    other_pin = main.tags.find(fork_pin(new))
+    if other_pin is not None and _lines(other_pin) == [*_lines(pin), f"{old}/{branch_id(pin)}"]:
         main.tags.unpin_hidden(f"branch.{new}")
 
 
@@ -229,8 +229,8 @@ def _take_name(main: TableBranch, rename: Rename, pin: Tag) -> None:
     assert rename.new is not None
     try:
         take_name(main, rename.old, pin, rename.new)
-    except NotFound as gone:
-        raise _Finished from gone
+    except NotFound as error:
+        raise _Finished from error
 
 
 def _look(main: TableBranch, rename: Rename) -> Tag:
@@ -271,9 +271,9 @@ def _decide(main: TableBranch, rename: Rename) -> _State:
     """Decide, once, which files move: those still under the old name, whose schemas are gone, and the saved schemas."""
     root = Layout(branch=rename.old).root
     for _ in range(_LOOKS_MAX):
-        listed = _list_files(main, root)
-        files = {meta.path.removeprefix(root): body for meta, body in _read(main, listed)}
-        if _list_files(main, root) == listed:
+        metas = _list_files(main, root)
+        files = {meta.path.removeprefix(root): body for meta, body in _read(main, metas)}
+        if _list_files(main, root) == metas:
             break
     else:
         raise _busy(rename)

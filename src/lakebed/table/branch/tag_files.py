@@ -57,8 +57,8 @@ def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, e
     root_url = store.root_url
     tags: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
     missing = [position for position, tag in enumerate(tags) if tag is None]
-    unread = [listed[position] for position in missing]
-    for position, tag in zip(missing, read_each(store, load, unread, environment=environment), strict=True):
+    missing_files = [listed[position] for position in missing]
+    for position, tag in zip(missing, read_each(store, load, missing_files, environment=environment), strict=True):
         tags[position] = tag
     return [tag for tag in tags if tag is not None]
 

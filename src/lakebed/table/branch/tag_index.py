@@ -60,13 +60,13 @@ def load_entries(
     by_name = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
     if not by_name:
         return ()
-    known = _load_known(store, layout.tag_index)
+    stored_rows = _load_known(store, layout.tag_index)
     keys = {name: _key(meta) for name, meta in by_name.items()}
     entries = []
     # Rows of deleted tags do no harm. So deleting one tag of many need not rewrite the whole index.
-    stale = len(known) > 2 * len(by_name)
+    stale = len(stored_rows) > 2 * len(by_name)
     for name, meta in by_name.items():
-        row = known.get(keys[name])
+        row = stored_rows.get(keys[name])
         if row is None:
             stale = True
             entry = _read(store, name=name, path=meta.path)

@@ -189,8 +189,8 @@ class Tags:
 
     def _list_files(self) -> PairList:
         """Name and listing of every tag file, by name."""
-        listed = self._store.list(self._layout.tag_folder)
-        return sorted((name, meta) for meta in listed if (name := parse_tag(meta.path)) is not None)
+        metas = self._store.list(self._layout.tag_folder)
+        return sorted((name, meta) for meta in metas if (name := parse_tag(meta.path)) is not None)
 
     def index(self, listed: Iterable[ObjectMeta] | None = None) -> tuple[TagEntry, ...]:
         """Every tag, hidden pins included, by snapshot id, then name. Cost: 1 LIST + 1 GET, and 1 GET an unknown tag.
@@ -214,10 +214,10 @@ class Tags:
 
     def tagged_snapshots(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
-        seen: set[int] = set()
+        seen_ids: set[int] = set()
         for tag in self.list():
-            if tag.snapshot.id not in seen:
-                seen.add(tag.snapshot.id)
+            if tag.snapshot.id not in seen_ids:
+                seen_ids.add(tag.snapshot.id)
                 yield tag.snapshot
 
     def of_snapshot(self, snapshot_id: int) -> Tag | None:
@@ -345,9 +345,11 @@ class Tags:
             raise self._absent(old)
         source = self._tag_source(old)
         document = json_object(source.body, source.path)
-        kept: dict[str, Any] = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
+        time_fields: dict[str, Any] = {
+            key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document
+        }
         marks = {TAG_ID: new_uuid(self._environment.rng)}
-        body = _encode_marked(source, marks=marks, keep_marks=True, fields=kept)
+        body = _encode_marked(source, marks=marks, keep_marks=True, fields=time_fields)
         tag = self._put_new(new, body, source=source, if_not_exists=False)
         self.remove_files([old])
         return tag
@@ -361,7 +363,7 @@ class Tags:
     def _put_new(self, name: str, body: bytes, *, source: Source, if_not_exists: bool) -> Tag:
         try:
             self._create(name, body)
-        except AlreadyExists as taken:
+        except AlreadyExists as error:
             existing = self.find(name)
             if if_not_exists and existing is not None:
                 return existing
@@ -369,7 +371,7 @@ class Tags:
                 f"The tag {name!r} exists already: delete it, replace it, or choose another name.",
                 kind="tag_exists",
                 tag=name,
-            ) from taken
+            ) from error
         if not self._is_there(source):
             self._withdraw(name, body)
             raise self._source_expired(name)
@@ -430,9 +432,9 @@ class Tags:
         return self._default_retained_ms() if lifetime_ms is None else lifetime_ms
 
     def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str] | None = None) -> bytes:
-        marked = {**(marks or {}), TAG_ID: new_uuid(self._environment.rng)}
+        all_marks = {**(marks or {}), TAG_ID: new_uuid(self._environment.rng)}
         return encode_tag(
-            _encode_marked(source, marks=marked, keep_marks=False, fields={}),
+            _encode_marked(source, marks=all_marks, keep_marks=False, fields={}),
             create_time_ms=None if lifetime_ms is None else self._environment.clock.now_ms(),
             lifetime_ms=lifetime_ms,
         )

@@ -88,8 +88,8 @@ def find_schema_id(branch: TableBranch, snapshot: Snapshot) -> int:
     if snapshot.schema_id >= branch.schema.id:
         return snapshot.schema_id
     metas = branch.manifests.all_metas(snapshot)
-    merged = branch.manifests.concat_entries([meta for meta in metas if meta.added_snapshot is None])
-    return max([snapshot.schema_id, *(meta.schema_id for meta in metas), pc.max(merged["schema_id"]).as_py() or 0])
+    entries = branch.manifests.concat_entries([meta for meta in metas if meta.added_snapshot is None])
+    return max([snapshot.schema_id, *(meta.schema_id for meta in metas), pc.max(entries["schema_id"]).as_py() or 0])
 
 
 def at_version(branch: TableBranch, version: int | str) -> Resolved:

@@ -128,8 +128,8 @@ def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
     by_age = sorted(split.files, key=lambda file: ages[file.file_name])
     parts: list[list[DataFile]] = []
     greatest = -1
-    for _, written in groupby(by_age, key=lambda file: ages[file.file_name]):
-        files = list(written)
+    for _, group in groupby(by_age, key=lambda file: ages[file.file_name]):
+        files = list(group)
         if not parts or min(file.min_sequence_number for file in files) <= greatest:
             parts.append([])
             greatest = -1
@@ -139,8 +139,8 @@ def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
 
 
 def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterable[pa.Table]:
-    ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
-    return merge_windows(store, ordered, plan=plan, fields=plan.schema.fields, keep_deletes=True)
+    ordered_split = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
+    return merge_windows(store, ordered_split, plan=plan, fields=plan.schema.fields, keep_deletes=True)
 
 
 def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterator[pa.Table]:
@@ -201,13 +201,13 @@ def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list
     is_there = np.isin(kinds[last], ADD_KINDS)
     is_gone = ~is_there & (was_there | (not is_exact))
     before = np.where(was_there, first, last)
-    had = (was_there & is_there) | is_gone
+    has_before = (was_there & is_there) | is_gone
     had_kinds = np.where(is_gone, DELETE_KIND, UPDATE_BEFORE_KIND)
     has_kinds = np.where(was_there, UPDATE_AFTER_KIND, np.where(is_exact, INSERT_KIND, kinds[first]))
-    taken = np.stack([before, last], axis=1).ravel()
-    mask = np.stack([had, is_there], axis=1).ravel()
+    positions = np.stack([before, last], axis=1).ravel()
+    mask = np.stack([has_before, is_there], axis=1).ravel()
     new_kinds = np.stack([had_kinds, has_kinds], axis=1).ravel().astype(np.int8)
-    changes = rows.take(pa.array(taken[mask]))
+    changes = rows.take(pa.array(positions[mask]))
     position = changes.schema.get_field_index(KIND_COLUMN)
     return [changes.set_column(position, changes.schema.field(position), pa.array(new_kinds[mask]))]
 
@@ -230,8 +230,8 @@ class Replaced:
             differing = diff_buckets(store, self.before, self.after, plan=plan, at_once_bytes_max=ONE_SHOT_BYTES_MAX)
         else:
             differing = diff_splits(store, self.before, self.after, plan=plan, keys=())
-        for added, removed, was, now in differing:
-            for rows, kind in ((removed, "-D"), (was, "-U"), (now, "+U"), (added, "+I")):
+        for added, removed, old_rows, new_rows in differing:
+            for rows, kind in ((removed, "-D"), (old_rows, "-U"), (new_rows, "+U"), (added, "+I")):
                 if rows.num_rows:
                     yield _of_kind(rows, kind, plan.schema)
 
@@ -252,10 +252,10 @@ def _without_outdated(
     is_current = np.ones(rows.num_rows, np.bool_)
     for split in at_end:
         for window in merge_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
-            both = (rows, window)
-            ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
-            own_age, their_age = sequences_of(both, engine.order)
-            place = np.minimum(np.searchsorted(ours, theirs), len(ours) - 1)
-            has_won = (ours[place] == theirs) & engine.wins(their_age, own_age[place])
+            runs = (rows, window)
+            row_keys, window_keys = encode_keys([[table.column(key) for key in keys] for table in runs])
+            row_ages, window_ages = sequences_of(runs, engine.order)
+            place = np.minimum(np.searchsorted(row_keys, window_keys), len(row_keys) - 1)
+            has_won = (row_keys[place] == window_keys) & engine.wins(window_ages, row_ages[place])
             is_current[place[has_won]] = False
     yield rows.filter(pa.array(is_current))

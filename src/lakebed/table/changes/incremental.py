@@ -89,8 +89,8 @@ def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | N
     schema = branch.schemas.load(after.schema_id)
     if before.schema_id > schema.id:
         schema = with_nulls_of(schema, branch.schemas.load(before.schema_id))
-    was, now = (Scan(branch, snapshot=snapshot, schema=schema, rows={}) for snapshot in (before, after))
-    return was, now
+    start_scan, end_scan = (Scan(branch, snapshot=snapshot, schema=schema, rows={}) for snapshot in (before, after))
+    return start_scan, end_scan
 
 
 def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Snapshot) -> pa.Table:
@@ -119,10 +119,10 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         tables = [rows for units, plan in parts for unit in units for rows in unit.rows(store, plan)]
         return pa.concat_tables([kind_schema(schema).empty_table(), *tables])
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
-    added = additions_in(entries)
+    added_entries = additions_in(entries)
     if not schema.primary_keys:
-        splits = plan_splits(added, schema=schema, target_bytes=2**62, open_cost_bytes=0)
-        plan = whole_rows(branch, schema, added)
+        splits = plan_splits(added_entries, schema=schema, target_bytes=2**62, open_cost_bytes=0)
+        plan = whole_rows(branch, schema, added_entries)
         tables = [read_split_table(store, split, plan=plan) for split in splits]
         columns = arrow_schema(schema.fields)
         return pa.concat_tables([columns.empty_table(), *(cast_stored(rows, columns) for rows in tables)])
@@ -190,8 +190,8 @@ def plan_logged(
 
 def additions_in(deltas: Sequence[pa.Table]) -> pa.Table:
     """The entries of files that some deltas added."""
-    whole = pa.concat_tables([NO_ENTRIES, *deltas])
-    return whole.filter(pc.equal(whole.column("kind"), ADD))
+    entries = pa.concat_tables([NO_ENTRIES, *deltas])
+    return entries.filter(pc.equal(entries.column("kind"), ADD))
 
 
 def plan_written(
@@ -210,27 +210,27 @@ def plan_written(
     is_compared = engine_of(schema).increments is Increments.COMPARED
     end_entries = branch.manifests.live_entries(end) if is_compared else NO_ENTRIES
     ends = _splits_by_bucket(end_entries, schema)
-    added = additions_in(deltas)
+    added_entries = additions_in(deltas)
     ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}
     units = []
-    for split in plan_splits(added, schema=schema, target_bytes=2**62, open_cost_bytes=0):
+    for split in plan_splits(added_entries, schema=schema, target_bytes=2**62, open_cost_bytes=0):
         at_end = ends.get((split.partition, split.bucket), ())
         units.append(
             Written(generations(split, ages), tuple(touching(at_end, split.files, schema=schema)) if at_end else ())
         )
-    return units, whole_rows(branch, schema, added, end_entries)
+    return units, whole_rows(branch, schema, added_entries, end_entries)
 
 
 def check_increments(schema: TableSchema) -> None:
     """Raise `InvalidRequest` for a primary-key table whose written rows are not its changes."""
     if engine_of(schema).increments is Increments.UNKNOWN:
-        other = "let compactions log the changes (option changelog-producer = full-compaction)"
+        alternative = "let compactions log the changes (option changelog-producer = full-compaction)"
         if has_option(schema):
-            other = "follow what compactions make visible, by a stream of changes (option changes=true)"
+            alternative = "follow what compactions make visible, by a stream of changes (option changes=true)"
         raise InvalidRequest(
             f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
             "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff, "
-            f"or {other}.",
+            f"or {alternative}.",
             kind="unsupported_changes",
         )
 
@@ -253,7 +253,10 @@ def plan_replaced(
     )
     old, new, plan = plan_scans_diff(start, end, told_by=told_by)
     by_bucket = False if is_dynamic(end.table_schema) else bool(end.table_schema.primary_keys)
-    return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
+    return [
+        Replaced(tuple(old_splits), tuple(new_splits))
+        for old_splits, new_splits in group_splits(old, new, by_bucket=by_bucket)
+    ], plan
 
 
 def whole_rows(branch: TableBranch, schema: TableSchema, *entries: pa.Table) -> ReadPlan:
@@ -338,9 +341,9 @@ def diff_scans(
         parts = list(diff_buckets(store, before, after, plan=plan, at_once_bytes_max=at_once_bytes_max))
     else:
         parts = list(diff_splits(store, before, after, plan=plan, keys=key_names))
-    nothing = arrow_schema(schema.fields).empty_table()
+    no_rows = arrow_schema(schema.fields).empty_table()
     columns = zip(*parts, strict=True) if parts else ((), (), (), ())
-    added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
+    added, removed, changed_from, changed_to = (pa.concat_tables([no_rows, *tables]) for tables in columns)
     return TableDiff(keys=key_names, added=added, removed=removed, before=changed_from, after=changed_to)
 
 
@@ -367,6 +370,6 @@ def plan_scans_diff(
         }
 
     before, after = units(start), units(end)
-    removed = [before[key] for key in before.keys() - after.keys()]
-    added = [after[key] for key in after.keys() - before.keys()]
-    return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
+    removed_splits = [before[key] for key in before.keys() - after.keys()]
+    added_splits = [after[key] for key in after.keys() - before.keys()]
+    return removed_splits, added_splits, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})

@@ -164,17 +164,17 @@ class TableStream:
     def first(self) -> StreamOffset:
         """Where a new stream begins. Raises `InvalidRequest`, `NotFound`: as the settings' version or time."""
         self._check_engine()
-        settings, created = self._settings, self._table
+        settings, table_created_ms = self._settings, self._table
         newest = self._branch.snapshots.latest()
         if settings.start == "from-snapshot":
             return self._before(self._snapshot_of_option().id)
         if settings.start == "from-timestamp":
             return self._at_time(newest)
         if newest is None:
-            return StreamOffset(created, 0)
+            return StreamOffset(table_created_ms, 0)
         if settings.start == "latest":
             return self._after(newest)
-        return StreamOffset(created, newest.id, newest.delta_manifest_list, units=0, full=True)
+        return StreamOffset(table_created_ms, newest.id, newest.delta_manifest_list, units=0, full=True)
 
     def after(self, snapshot_id: int) -> StreamOffset:
         """The offset of a reader that has read a snapshot, and all before it; 0: none."""
@@ -201,10 +201,10 @@ class TableStream:
         if newest is not None and start == self._after(newest):
             return start
         self._check_table(start, newest)
-        taken, offset = Taken(limits), start
+        batch, offset = Taken(limits), start
         if start.units is not None:
             content = self._content(self._snapshot(start), is_full=start.full)
-            end = taken.take(content, start.units)
+            end = batch.take(content, start.units)
             if end < content.count:
                 return msgspec.structs.replace(start, units=end)
             offset = msgspec.structs.replace(start, units=None, full=False)
@@ -212,16 +212,16 @@ class TableStream:
                 return offset
         for step in self._steps(offset, until):
             if step.kind == "replaced":
-                return offset if taken.snapshots else self._after(step.snapshot)
+                return offset if batch.snapshots else self._after(step.snapshot)
             if step.kind == "rows" and limits != Limits():
                 content = self._content(step.snapshot, is_full=False)
-                end = taken.take(content, 0) if content.count else 0
+                end = batch.take(content, 0) if content.count else 0
                 if end == 0 and content.count:
                     return offset
                 if end < content.count:
                     return msgspec.structs.replace(self._after(step.snapshot), units=end)
             elif step.kind == "rows":
-                taken.snapshots += 1
+                batch.snapshots += 1
             offset = self._after(step.snapshot)
         return offset
 
@@ -436,10 +436,10 @@ class TableStream:
     @kept_property
     def _table(self) -> int:
         """The creation time of the table as this stream first saw it."""
-        created = created_ms(self._branch)
-        if created is None:
+        table_created_ms = created_ms(self._branch)
+        if table_created_ms is None:
             raise self._missing_error()
-        return created
+        return table_created_ms
 
     def _missing_error(self) -> NotFound:
         return NotFound(
@@ -454,11 +454,11 @@ class TableStream:
         ids = schemas.look()
         if not ids:
             raise self._missing_error()
-        created = schemas.load(ids[0]).time_ms
-        if start.table != created:
+        table_created_ms = schemas.load(ids[0]).time_ms
+        if start.table != table_created_ms:
             raise Conflict(
                 f"The table {self._branch.name} was dropped and created again: the stream read the one of "
-                f"{utc(start.table)}, and this one is of {utc(created)}; {_AGAIN}.",
+                f"{utc(start.table)}, and this one is of {utc(table_created_ms)}; {_AGAIN}.",
                 kind="table_replaced",
             )
         if self._schema.id not in ids or schemas.load(self._schema.id) != self._schema:
@@ -573,11 +573,11 @@ class TableStream:
 
     def _expiry_error(self, read: int) -> NotFound:
         ids = self._branch.snapshots.ids()
-        left = f"the oldest left is {ids[0]}" if ids else "none is left"
+        remainder = f"the oldest left is {ids[0]}" if ids else "none is left"
         return NotFound(
             f"The stream has read {self._branch.name} up to snapshot {read}, and the snapshots after it have expired "
-            f"({left}): {_AGAIN} and mode=latest-full. To keep snapshots until a stream has read them, give it the "
-            "option consumer.",
+            f"({remainder}): {_AGAIN} and mode=latest-full. To keep snapshots until a stream has read them, give it "
+            "the option consumer.",
             kind="snapshot_expired",
             snapshot=read,
         )

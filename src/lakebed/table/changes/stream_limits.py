@@ -57,9 +57,9 @@ class Taken:
         ):
             if bound is None:
                 continue
-            whole = np.concatenate([[0], np.cumsum(_weights(content.entries, name))])[content.starts]
-            used = self.sums.get(name, 0)
-            end = min(end, int(np.searchsorted(whole - whole[start] + used, bound, side="right")) - 1)
+            totals = np.concatenate([[0], np.cumsum(_weights(content.entries, name))])[content.starts]
+            sum_before = self.sums.get(name, 0)
+            end = min(end, int(np.searchsorted(totals - totals[start] + sum_before, bound, side="right")) - 1)
         if end <= start and self.snapshots == 0 and content.count > start:
             end = start + 1
         for name in ("files", "row_count", "file_size"):

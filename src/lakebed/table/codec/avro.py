@@ -75,9 +75,9 @@ def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schem
     """The start of each record in the joined blocks, and the end of the last one."""
     total = sum(counts)
     starts = np.zeros(total + 1, dtype=np.int64)
-    packed = header.entries.get(LENGTHS_KEY)
-    if packed is not None:
-        lengths = unpack_lengths(packed)
+    packed_lengths = header.entries.get(LENGTHS_KEY)
+    if packed_lengths is not None:
+        lengths = unpack_lengths(packed_lengths)
         if len(lengths) != total:
             raise DamageError(f"it has {total} records and states {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
@@ -116,8 +116,12 @@ def decode_columns(
     """
     with explain_damage(path):
         content = _read_content(body)
-        few = _few_records(content)
-        return _decode_content(content) if few is None else (len(few.rows), few.columns(narrow or {}))
+        few_records = _few_records(content)
+        return (
+            _decode_content(content)
+            if few_records is None
+            else (len(few_records.rows), few_records.columns(narrow or {}))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,29 +153,29 @@ def decode_extended(
     with explain_damage(path):
         header, counts, blocks = _read_content(body)
         content = Content(header.entries[b"avro.schema"], b"".join(blocks), sum(counts))
-        known, end, count = 0, 0, 0
+        known_count, end, count = 0, 0, 0
         for part in parts if LENGTHS_KEY not in header.entries else ():
             if part.schema_json != content.schema_json or not content.blocks.startswith(part.blocks, end):
                 break
-            known, end, count = known + 1, end + len(part.blocks), count + part.count
-        if known:
+            known_count, end, count = known_count + 1, end + len(part.blocks), count + part.count
+        if known_count:
             counts, blocks = [content.count - count], [content.blocks[end:]]
             if counts == [0] and blocks == [b""]:
-                return content, known, 0, {}
+                return content, known_count, 0, {}
             if counts[0] < 0:
                 raise DamageError("it has fewer records than it states")
-        few = _few_records((header, counts, blocks))
-        if few is not None:
-            return content, known, len(few.rows), few
-        return content, known, *_decode_content((header, counts, blocks))
+        few_records = _few_records((header, counts, blocks))
+        if few_records is not None:
+            return content, known_count, len(few_records.rows), few_records
+        return content, known_count, *_decode_content((header, counts, blocks))
 
 
 def _read_content(body: Buffer) -> tuple[Header, list[int], list[bytes]]:
     """The header, and the record counts and contents of all blocks."""
     reader = Cursor(bytes(body))
-    other = next((name for start, name in _OTHER_FORMATS.items() if reader.data.startswith(start)), None)
-    if other is not None:
-        raise UnsupportedFormat(f"It is {other}; this version of lakebed reads manifests in Avro only.")
+    other_format = next((name for start, name in _OTHER_FORMATS.items() if reader.data.startswith(start)), None)
+    if other_format is not None:
+        raise UnsupportedFormat(f"It is {other_format}; this version of lakebed reads manifests in Avro only.")
     header = read_header(reader)
     return header, *read_blocks(reader, header)
 
@@ -352,8 +356,8 @@ class _Decoder:
             return pa.nulls(len(at)), at
         elif kind in _FIXED_WIDTH:
             width, dtype = _FIXED_WIDTH[kind]
-            taken = self.data[at[:, None] + np.arange(width)]
-            return pa.array(np.ascontiguousarray(taken).view(dtype).reshape(-1)), at + width
+            content = self.data[at[:, None] + np.arange(width)]
+            return pa.array(np.ascontiguousarray(content).view(dtype).reshape(-1)), at + width
         raise UnsupportedFormat(f"Avro type {kind!r} is not supported.")
 
     def union(self, branches: list[Any], at: I64) -> tuple[pa.Array, I64]:
@@ -380,14 +384,14 @@ class _Decoder:
         ends = at.copy()
         open_rows = np.arange(len(at), dtype=np.int64)
         while len(open_rows):
-            left, ends[open_rows] = self.longs(ends[open_rows])
-            sized = open_rows[left < 0]
+            counts_left, ends[open_rows] = self.longs(ends[open_rows])
+            sized = open_rows[counts_left < 0]
             if len(sized):
                 _, ends[sized] = self.longs(ends[sized])
-            left = np.abs(left)
-            if len(left) and int(left.max()) > self.end:
+            counts_left = np.abs(counts_left)
+            if len(counts_left) and int(counts_left.max()) > self.end:
                 raise DamageError("an array claims more elements than there are bytes")
-            open_rows, left = open_rows[left > 0], left[left > 0]
+            open_rows, counts_left = open_rows[counts_left > 0], counts_left[counts_left > 0]
             rows = open_rows
             while len(rows):
                 piece, ends[rows] = self.value(items, ends[rows])
@@ -395,8 +399,8 @@ class _Decoder:
                 piece_rows.append(rows)
                 piece_steps.append(counts[rows])
                 counts[rows] += 1
-                left = left - 1
-                rows, left = rows[left > 0], left[left > 0]
+                counts_left = counts_left - 1
+                rows, counts_left = rows[counts_left > 0], counts_left[counts_left > 0]
         offsets = np.zeros(len(at) + 1, dtype=np.int32)
         np.cumsum(counts, out=offsets[1:])
         if not pieces:
@@ -459,17 +463,19 @@ class RecordSchema:
 
 
 def _record(name: str, fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    described: list[dict[str, Any]] = []
+    record_fields: list[dict[str, Any]] = []
     for field, paths in itertools.groupby(fields, lambda path: path.partition(".")[0]):
         if field in fields:
             (path,) = paths
-            described.append({"name": field, "type": fields[path]})
+            record_fields.append({"name": field, "type": fields[path]})
             if isinstance(fields[path], list):
-                described[-1]["default"] = None
+                record_fields[-1]["default"] = None
         else:
-            below = {path.partition(".")[2]: fields[path] for path in paths}
-            described.append({"name": field, "type": _record(names.get(field, f"record{field}"), below, names)})
-    return {"type": "record", "name": name, "fields": described}
+            child_fields = {path.partition(".")[2]: fields[path] for path in paths}
+            record_fields.append(
+                {"name": field, "type": _record(names.get(field, f"record{field}"), child_fields, names)}
+            )
+    return {"type": "record", "name": name, "fields": record_fields}
 
 
 def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> bytes:
@@ -543,8 +549,8 @@ def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
     if isinstance(kind, dict) and kind["type"] == "record":  # an element of an array
         members = [(field["name"], _encoder_of(field["type"])) for field in kind["fields"]]
         return lambda value: b"".join(encode(value[name]) for name, encode in members)
-    plain = kind["type"] if isinstance(kind, dict) else kind
-    return encode_long if plain in ("int", "long") else encode_text
+    type_name = kind["type"] if isinstance(kind, dict) else kind
+    return encode_long if type_name in ("int", "long") else encode_text
 
 
 def _encode_record(
@@ -570,8 +576,8 @@ def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
         return _encode_optional(kind, array)
     if isinstance(kind, dict) and kind["type"] == "array":
         return _encode_array(kind["items"], array)
-    plain = kind["type"] if isinstance(kind, dict) else kind
-    if plain in ("int", "long"):
+    type_name = kind["type"] if isinstance(kind, dict) else kind
+    if type_name in ("int", "long"):
         return _encode_longs(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
     buffer, starts, lengths = byte_strings(array)
     sizes, size_lengths = _encode_longs(lengths)
@@ -580,8 +586,8 @@ def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
 
 
 def _join_bytes(*parts: pa.Array) -> tuple[Bytes, I64]:
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-    buffer, _, lengths = byte_strings(joined)
+    rows = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    buffer, _, lengths = byte_strings(rows)
     return buffer[: int(lengths.sum())], lengths
 
 

@@ -113,9 +113,9 @@ def read_header(reader: Cursor) -> Header:
         for _ in range(abs(count)):
             key = reader.bytes(reader.long())
             entries[key] = reader.bytes(reader.long())
-    covered = reader.data[: reader.position]
+    header_bytes = reader.data[: reader.position]
     header = Header(entries, reader.bytes(SYNC_BYTES), reader.position)
-    if LENGTHS_KEY in entries and header.sync != digest(covered):
+    if LENGTHS_KEY in entries and header.sync != digest(header_bytes):
         raise DamageError("its header was altered")
     return header
 

@@ -147,8 +147,8 @@ def read_few(leaves: tuple[Leaf, ...], header: Header, counts: list[int], blocks
             lengths.append(reader.position - start)
         if reader.position != len(block):
             raise DamageError("a block's records do not fill it")
-    packed = header.entries.get(LENGTHS_KEY)
-    if packed is not None and unpack_lengths(packed).tolist() != lengths:
+    packed_lengths = header.entries.get(LENGTHS_KEY)
+    if packed_lengths is not None and unpack_lengths(packed_lengths).tolist() != lengths:
         raise DamageError("a record does not end where the next one begins")
     return FewRecords(leaves, rows)
 
@@ -165,18 +165,18 @@ def resolve_type(kind: Any, names: dict[str, Any]) -> Any:
     inner = kind["type"]
     if inner == "record":
         fields = [{"name": field["name"], "type": resolve_type(field["type"], names)} for field in kind["fields"]]
-        whole: Any = {"type": "record", "fields": fields}
+        resolved_type: Any = {"type": "record", "fields": fields}
     elif inner == "array":
-        whole = {"type": "array", "items": resolve_type(kind["items"], names)}
+        resolved_type = {"type": "array", "items": resolve_type(kind["items"], names)}
     elif inner in ("fixed", "enum", "map"):
-        whole = kind
+        resolved_type = kind
     else:
         return resolve_type(inner, names)
     if "name" in kind:
-        names[kind["name"]] = names[kind["name"].rpartition(".")[2]] = whole
+        names[kind["name"]] = names[kind["name"].rpartition(".")[2]] = resolved_type
         if kind.get("namespace"):
-            names[f"{kind['namespace']}.{kind['name']}"] = whole
-    return whole
+            names[f"{kind['namespace']}.{kind['name']}"] = resolved_type
+    return resolved_type
 
 
 def is_record(kind: Any) -> bool:

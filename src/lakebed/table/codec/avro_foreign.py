@@ -28,15 +28,17 @@ def record_ends(schema: dict[str, Any], counts: Sequence[int], blocks: Sequence[
     Cost: 5 us a record.
     """
     try:
-        parsed = fastavro.parse_schema(schema, _force=True)
+        writer_schema = fastavro.parse_schema(schema, _force=True)
         # Read each record as one without fields: all fields are skipped.
-        nothing = {"type": "record", "name": parsed["name"], "fields": []} if isinstance(parsed, dict) else None
+        empty_schema = (
+            {"type": "record", "name": writer_schema["name"], "fields": []} if isinstance(writer_schema, dict) else None
+        )
         skip = fastavro.schemaless_reader
         ends, offset = list[int](), 0
         for count, block in zip(counts, blocks, strict=True):
             stream = io.BytesIO(block)
             for _ in range(count):
-                skip(stream, parsed, nothing)
+                skip(stream, writer_schema, empty_schema)
                 ends.append(offset + stream.tell())
             offset += len(block)
     except (fastavro.schema.SchemaParseException, fastavro.read.SchemaResolutionError) as error:

@@ -104,10 +104,10 @@ class Slots:
         assert self.tail_buffer is not None
         assert self.tail_starts is not None
         assert self.tail_bytes is not None
-        rest = self.tail_bytes[rows] - 8 * word_index
+        bytes_left = self.tail_bytes[rows] - 8 * word_index
         # A decimal's part is longer than its bytes: do not read past the buffer for words that are zero anyway.
-        starts = np.where(rest > 0, self.tail_starts[rows] + 8 * word_index, 0)
-        return words_at(self.tail_buffer, starts, rest)
+        starts = np.where(bytes_left > 0, self.tail_starts[rows] + 8 * word_index, 0)
+        return words_at(self.tail_buffer, starts, bytes_left)
 
 
 def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
@@ -118,9 +118,9 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
 
     Raises `InvalidRequest`: values of a nested type that are not null, or values that do not fit the type.
     """
-    parsed = parse_type(type_text)
+    data_type = parse_type(type_text)
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if parsed.is_nested or parsed.root in ("VARIANT", "BLOB"):
+    if data_type.is_nested or data_type.root in ("VARIANT", "BLOB"):
         if array.null_count != len(array):
             raise InvalidRequest(f"A column of type {type_text} cannot be part of a key.", kind="nested_key")
         return Slots(np.zeros(len(array), np.uint64), np.zeros(len(array), np.bool_))
@@ -132,15 +132,15 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
                 f"Values of type {array.type} do not fit {type_text}: {error}.", kind="schema_mismatch"
             ) from error
     valid = None if array.null_count == 0 else valid_mask(array)
-    if parsed.root in _STRING_ROOTS or parsed.root in _BYTES_ROOTS:
+    if data_type.root in _STRING_ROOTS or data_type.root in _BYTES_ROOTS:
         return _string_slots(array, valid)
-    if parsed.root == "DECIMAL":
-        return _decimal_slots(array, valid, parsed)
-    if parsed.root.startswith("TIMESTAMP"):
-        return _timestamp_slots(array, valid, parsed)
-    if parsed.root == "BOOLEAN":
+    if data_type.root == "DECIMAL":
+        return _decimal_slots(array, valid, data_type)
+    if data_type.root.startswith("TIMESTAMP"):
+        return _timestamp_slots(array, valid, data_type)
+    if data_type.root == "BOOLEAN":
         return Slots(array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64), valid)
-    values = _numbers(array, _DTYPE[parsed.root])
+    values = _numbers(array, _DTYPE[data_type.root])
     if values.dtype.itemsize == 8:
         words = values.view(np.uint64)
     else:
@@ -183,14 +183,14 @@ def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed:
     sign = np.where(big_endian[:, 0] >= 0x80, 0xFF, 0).astype(np.uint8)
     # Shortest two's complement: drop leading sign bytes while the next byte still carries the sign in its top bit.
     droppable = (big_endian[:, :-1] == sign[:, None]) & ((big_endian[:, 1:] ^ sign[:, None]) < 0x80)
-    dropped = np.cumprod(droppable, axis=1).sum(axis=1).astype(np.int64)
-    lengths = 16 - dropped
+    dropped_counts = np.cumprod(droppable, axis=1).sum(axis=1).astype(np.int64)
+    lengths = 16 - dropped_counts
     rows = np.arange(len(array), dtype=np.int64)
     tail = np.full(len(array), _DECIMAL_TAIL_BYTES, np.int64)
     if valid is not None:
         lengths, tail = np.where(valid, lengths, 0), np.where(valid, tail, 0)
     buffer = pad(np.ascontiguousarray(big_endian).reshape(-1))
-    return Slots(lengths.astype(np.uint64), valid, tail, buffer, rows * 16 + dropped, lengths)
+    return Slots(lengths.astype(np.uint64), valid, tail, buffer, rows * 16 + dropped_counts, lengths)
 
 
 def _timestamp_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed: Type) -> Slots:
@@ -224,8 +224,8 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
     count, arity = len(parts[0].words), len(parts)
     fixed_bytes = header_bytes(arity) + 8 * arity
     lengths = np.full(count, ARITY_BYTES + fixed_bytes, dtype=np.int64)
-    fixed = np.zeros((count, ARITY_BYTES + fixed_bytes), dtype=np.uint8)
-    fixed[:, :ARITY_BYTES] = np.frombuffer(arity.to_bytes(4, "big"), np.uint8)
+    fixed_part = np.zeros((count, ARITY_BYTES + fixed_bytes), dtype=np.uint8)
+    fixed_part[:, :ARITY_BYTES] = np.frombuffer(arity.to_bytes(4, "big"), np.uint8)
     offsets_in_row = []
     for index, part in enumerate(parts):
         words = part.words
@@ -235,13 +235,13 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
             words = np.where(part.tail_lengths > 0, words | shifted, words)
             lengths = lengths + part.tail_lengths
         start = ARITY_BYTES + header_bytes(arity) + 8 * index
-        fixed[:, start : start + 8] = np.ascontiguousarray(words).view(np.uint8).reshape(count, 8)
+        fixed_part[:, start : start + 8] = np.ascontiguousarray(words).view(np.uint8).reshape(count, 8)
         if part.valid is not None:
             bit = index + 8
-            fixed[~part.valid, ARITY_BYTES + bit // 8] |= np.uint8(1 << bit % 8)
+            fixed_part[~part.valid, ARITY_BYTES + bit // 8] |= np.uint8(1 << bit % 8)
     if all(part.tail_lengths is None for part in parts):
-        return binary_array(fixed.reshape(-1), lengths)
-    return binary_array(_with_tails(fixed, parts, lengths, offsets_in_row), lengths)
+        return binary_array(fixed_part.reshape(-1), lengths)
+    return binary_array(_with_tails(fixed_part, parts, lengths, offsets_in_row), lengths)
 
 
 def encode_plain_rows(rows: Sequence[Sequence[Any]], types: Sequence[str]) -> list[bytes] | None:
@@ -254,8 +254,8 @@ def encode_plain_rows(rows: Sequence[Sequence[Any]], types: Sequence[str]) -> li
         A BinaryRow for each row; None: some value is not an integer, float, text or bytes.
     """
     roots = [parse_type(text).root for text in types]
-    others = [index for index, root in enumerate(roots) if root not in _PLAIN_ROOTS]
-    if any(row[index] is not None for row in rows for index in others):
+    other_indices = [index for index, root in enumerate(roots) if root not in _PLAIN_ROOTS]
+    if any(row[index] is not None for row in rows for index in other_indices):
         return None
     return [_encode_plain_row(row, roots) for row in rows]
 
@@ -324,15 +324,15 @@ def decode_columns(rows: pa.Array, types: Sequence[str], indices: Sequence[int])
 
 
 def _decode_column(buffer: Bytes, starts: I64, lengths: I64, index: int, arity: int, text: str) -> pa.Array:
-    parsed, target = parse_type(text), arrow_type(text)
+    data_type, target = parse_type(text), arrow_type(text)
     bodies = starts + ARITY_BYTES
     bit = index + 8
     null = (buffer[bodies + bit // 8] & (1 << bit % 8)) != 0
     mask = null if null.any() else None
     words = words_at(buffer, bodies + header_bytes(arity) + 8 * index)
-    if parsed.is_nested or parsed.root in ("VARIANT", "BLOB"):
+    if data_type.is_nested or data_type.root in ("VARIANT", "BLOB"):
         return pa.nulls(len(starts), target)
-    if parsed.root in _STRING_ROOTS or parsed.root in _BYTES_ROOTS:
+    if data_type.root in _STRING_ROOTS or data_type.root in _BYTES_ROOTS:
         slot_starts = bodies + header_bytes(arity) + 8 * index
         inline = words >= np.uint64(1 << 63)
         size = np.where(inline, (words >> np.uint64(56)) & np.uint64(0x7F), words & np.uint64(0xFFFFFFFF))
@@ -344,16 +344,16 @@ def _decode_column(buffer: Bytes, starts: I64, lengths: I64, index: int, arity: 
             raise Corruption("A binary row has an inline string of more than 7 bytes.")
         content = gather_bytes(buffer, places, sizes)
         try:
-            return binary_array(content, sizes, mask=mask, text=parsed.root in _STRING_ROOTS)
+            return binary_array(content, sizes, mask=mask, text=data_type.root in _STRING_ROOTS)
         except pa.ArrowInvalid as error:
             raise Corruption(f"A binary row has a string that is not UTF-8: {error}.") from error
-    if parsed.root == "DECIMAL":
-        return _decode_decimal(buffer, bodies, starts + lengths, words, null, parsed)
-    if parsed.root.startswith("TIMESTAMP"):
-        return _decode_timestamp(buffer, bodies, starts + lengths, words, null, parsed)
-    if parsed.root == "BOOLEAN":
+    if data_type.root == "DECIMAL":
+        return _decode_decimal(buffer, bodies, starts + lengths, words, null, data_type)
+    if data_type.root.startswith("TIMESTAMP"):
+        return _decode_timestamp(buffer, bodies, starts + lengths, words, null, data_type)
+    if data_type.root == "BOOLEAN":
         return pa.array((words & np.uint64(1)).astype(np.bool_), mask=mask)
-    dtype = np.dtype(_DTYPE[parsed.root])
+    dtype = np.dtype(_DTYPE[data_type.root])
     values = np.ascontiguousarray(words).view(dtype)[:: 8 // dtype.itemsize]
     return pa.array(np.ascontiguousarray(values), mask=mask).cast(target)
 

@@ -29,8 +29,10 @@ def encode_comparable(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequ
     Returns:
         ``binary`` array without nulls, in row order.
     """
-    plain = [_as_plain(one_array(column), parse_type(text)) for column, text in zip(columns, types, strict=True)]
-    return encode_rows([column for column, _ in plain], [text for _, text in plain])
+    plain_columns = [
+        _as_plain(one_array(column), parse_type(text)) for column, text in zip(columns, types, strict=True)
+    ]
+    return encode_rows([column for column, _ in plain_columns], [text for _, text in plain_columns])
 
 
 def _as_plain(column: pa.Array, kind: Type) -> tuple[pa.Array, str]:
@@ -70,10 +72,10 @@ def _encode_lists(present: pa.Array, kind: Type) -> pa.Array:
         value = kind.children[1].text if kind.root == "MAP" else "INT"
         parts = [part.slice(first, count) for part in (present.keys, present.items)]
         types = [kind.children[0].text, value]
-    encoded = encode_comparable(parts, types)
+    entries = encode_comparable(parts, types)
     if kind.root != "ARRAY":
-        encoded = encoded.take(_order_entries(encoded, ends))
-    content, starts, lengths = byte_strings(encoded)
+        entries = entries.take(_order_entries(entries, ends))
+    content, starts, lengths = byte_strings(entries)
     places = np.append(starts, starts[-1] + lengths[-1]) if count else np.zeros(1, np.int64)
     return _cut(content, places[ends])
 

@@ -79,8 +79,8 @@ class ParquetSink:
         """Add one row group."""
         group = fill_hidden(group)
         # Parquet has no seconds. As elsewhere, they are stored as milliseconds.
-        stored = group.cast(_with(_milliseconds, group.schema)).cast(self._schema) if self._mixed else group
-        self._writer.write_table(stored, row_group_size=max(1, group.num_rows))
+        stored_group = group.cast(_with(_milliseconds, group.schema)).cast(self._schema) if self._mixed else group
+        self._writer.write_table(stored_group, row_group_size=max(1, group.num_rows))
 
     def finish(self) -> pa.Buffer:
         """The whole file. Cost: for files that mix timestamps, one copy of the file."""
@@ -241,12 +241,12 @@ class _Footer:
 
 
 def _varint(value: int) -> bytes:
-    encoded = bytearray()
+    content = bytearray()
     while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
+        content.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    content.append(value)
+    return bytes(content)
 
 
 def _element(footer: _Footer, leaves: Iterator[pa.DataType]) -> bytes:
@@ -259,20 +259,20 @@ def _element(footer: _Footer, leaves: Iterator[pa.DataType]) -> bytes:
     if _CHILDREN not in fields:
         leaf = next(leaves)
         if pa.types.is_timestamp(leaf) and leaf.unit != "ns":
-            converted, unit = _UNITS["ms" if leaf.unit == "s" else leaf.unit]
+            converted_type, unit = _UNITS["ms" if leaf.unit == "s" else leaf.unit]
             utc = leaf.tz is not None
             if utc:
-                fields[_CONVERTED] = (_I32, _varint(converted << 1))
+                fields[_CONVERTED] = (_I32, _varint(converted_type << 1))
             adjusted = bytes([1 << 4 | (_TRUE if utc else _FALSE)])
             timestamp = adjusted + bytes([1 << 4 | _STRUCT]) + unit
             fields[_LOGICAL] = (_STRUCT, bytes([8 << 4 | _STRUCT]) + timestamp + b"\x00\x00")
-    encoded, last = bytearray(), 0
+    content, last = bytearray(), 0
     for number in sorted(fields):
         kind, value = fields[number]
-        encoded.append((number - last) << 4 | kind)
-        encoded += value
+        content.append((number - last) << 4 | kind)
+        content += value
         last = number
-    return bytes(encoded) + b"\x00"
+    return bytes(content) + b"\x00"
 
 
 def _with_timestamps(body: pa.Buffer, schema: pa.Schema) -> pa.Buffer:
@@ -289,6 +289,6 @@ def _with_timestamps(body: pa.Buffer, schema: pa.Schema) -> pa.Buffer:
     head = footer.body[begin : footer.position]
     leaves = iter([leaf for field in schema for leaf in _leaves(field.type)])
     elements = b"".join(_element(footer, leaves) for _ in range(size))
-    changed = footer.body[:begin] + head + elements + footer.body[footer.position :]
-    ending = changed + len(changed).to_bytes(4, "little") + _MAGIC
+    new_footer = footer.body[:begin] + head + elements + footer.body[footer.position :]
+    ending = new_footer + len(new_footer).to_bytes(4, "little") + _MAGIC
     return pa.py_buffer(b"".join([memoryview(body)[:start], ending]))

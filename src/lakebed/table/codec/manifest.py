@@ -205,16 +205,18 @@ def decode_manifests(bodies: Sequence[Buffer], *, added_snapshots: Sequence[int 
     `decode_manifest` decodes the manifests that are in no result: see `avro.decode_joined`.
     """
     results = []
-    for joined in decode_joined(bodies):
-        stated = [added_snapshots[position] for position in joined.positions]
-        added = np.array([COMMIT_SNAPSHOT_UNKNOWN if each is None else each for each in stated], np.int64)
+    for group in decode_joined(bodies):
+        group_snapshots = [added_snapshots[position] for position in group.positions]
+        default_snapshots = np.array(
+            [COMMIT_SNAPSHOT_UNKNOWN if snapshot is None else snapshot for snapshot in group_snapshots], np.int64
+        )
         try:
             entries = _entries_of(
-                sum(joined.counts), joined.columns, path="", added_snapshot=np.repeat(added, joined.counts)
+                sum(group.counts), group.columns, path="", added_snapshot=np.repeat(default_snapshots, group.counts)
             )
         except (Corruption, UnsupportedFormat):
             continue
-        results.append(JoinedEntries(joined.positions, joined.counts, entries))
+        results.append(JoinedEntries(group.positions, group.counts, entries))
     return results
 
 
@@ -227,17 +229,17 @@ def _entries_of(count: int, columns: dict[str, pa.Array], *, path: str, added_sn
     if ((kinds != ADD) & (kinds != DELETE)).any():
         raise UnsupportedFormat(f"{path} has entries of an unknown kind: upgrade lakebed.", path=path)
     last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
-    stated = entries.column(last)
-    if stated.null_count == 0:
+    stated_snapshots = entries.column(last)
+    if stated_snapshots.null_count == 0:
         return entries
     inherited: int | I64 = COMMIT_SNAPSHOT_UNKNOWN
     if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in columns:
         inherited = added_snapshot
     default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN).astype(np.int64)
-    resolved = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(default)])
-    if stated.null_count < count:
-        resolved = pc.coalesce(stated, resolved)
-    return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
+    resolved_snapshots = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(default)])
+    if stated_snapshots.null_count < count:
+        resolved_snapshots = pc.coalesce(stated_snapshots, resolved_snapshots)
+    return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved_snapshots)
 
 
 def _check_version(count: int, columns: dict[str, pa.Array], path: str) -> None:
@@ -298,9 +300,9 @@ def decode_extended_list(body: Buffer, *, path: str, parts: Sequence[DecodedList
 
     Cost: as `decode_manifest_list`, for the manifests that the parts do not have.
     """
-    content, known, count, columns = decode_extended(body, path=path, parts=[part.content for part in parts])
+    content, known_count, count, columns = decode_extended(body, path=path, parts=[part.content for part in parts])
     metas: tuple[ManifestMeta, ...] = ()
-    for part in parts[:known]:
+    for part in parts[:known_count]:
         metas += part.metas
     return DecodedList(metas if count == 0 else (*metas, *_metas_of(count, columns, path=path)), content)
 
@@ -311,13 +313,13 @@ def decode_manifest_lists(bodies: Sequence[Buffer]) -> dict[int, list[ManifestMe
     `decode_manifest_list` decodes the lists that are in no result: see `avro.decode_joined`.
     """
     results: dict[int, list[ManifestMeta]] = {}
-    for joined in decode_joined(bodies):
+    for group in decode_joined(bodies):
         try:
-            metas = _metas_of(sum(joined.counts), joined.columns, path="")
+            metas = _metas_of(sum(group.counts), group.columns, path="")
         except (Corruption, UnsupportedFormat):
             continue
         start = 0
-        for position, count in zip(joined.positions, joined.counts, strict=True):
+        for position, count in zip(group.positions, group.counts, strict=True):
             results[position] = metas[start : start + count]
             start += count
     return results
@@ -419,8 +421,8 @@ def fold(entries: pa.Table) -> pa.Table:
     first, last = first_and_last(codes)
     kinds = entries.column("kind").to_numpy()
     # An ADD with a later DELETE leaves nothing; a DELETE of an earlier ADD stays.
-    kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
-    return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))
+    positions = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
+    return entries if len(positions) == entries.num_rows else entries.take(pa.array(positions))
 
 
 def _is_all_new(entries: pa.Table) -> bool:
@@ -440,21 +442,21 @@ def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
 
     Cost: `fold` of `entries`, and one look-up of each live file's name. Nothing is copied if no live file changes.
     """
-    near = np.zeros(0, np.int64)
+    related_rows = np.zeros(0, np.int64)
     if live.num_rows:
-        named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
-        near = np.flatnonzero(named.to_numpy())
-    if not len(near) and entries.num_rows <= _FEW and _is_all_new(entries):
+        is_named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
+        related_rows = np.flatnonzero(is_named.to_numpy())
+    if not len(related_rows) and entries.num_rows <= _FEW and _is_all_new(entries):
         return pa.concat_tables([live, entries])
-    both = pa.concat_tables([live.take(pa.array(near)), entries]) if len(near) else entries
-    (codes,) = row_codes(IDENTITY, both)
+    related_entries = pa.concat_tables([live.take(pa.array(related_rows)), entries]) if len(related_rows) else entries
+    (codes,) = row_codes(IDENTITY, related_entries)
     _, last = first_and_last(codes)
-    kept = np.sort(last[both.column("kind").to_numpy()[last] == ADD])
+    positions = np.sort(last[related_entries.column("kind").to_numpy()[last] == ADD])
     stays = np.ones(live.num_rows, np.bool_)
-    stays[near] = False
-    stays[near[kept[kept < len(near)]]] = True
+    stays[related_rows] = False
+    stays[related_rows[positions[positions < len(related_rows)]]] = True
     before = live if stays.all() else live.filter(pa.array(stays))
-    after = kept[kept >= len(near)] - len(near)
+    after = positions[positions >= len(related_rows)] - len(related_rows)
     return pa.concat_tables([before, entries if len(after) == entries.num_rows else entries.take(pa.array(after))])
 
 

@@ -73,5 +73,5 @@ def fold_run(entries: pa.Table) -> pa.Table:
     (codes,) = row_codes(IDENTITY, entries)
     first, last = first_and_last(codes)
     kinds = entries["kind"].to_numpy()
-    kept = np.union1d(first[kinds[first] == DELETE], last[kinds[last] == ADD])
-    return entries.take(pa.array(kept))
+    positions = np.union1d(first[kinds[first] == DELETE], last[kinds[last] == ADD])
+    return entries.take(pa.array(positions))

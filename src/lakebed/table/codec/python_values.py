@@ -81,9 +81,11 @@ def _times(chunk: pa.Array) -> list[Any]:
     fits = pc.and_(pc.greater_equal(units, max(least, -(2**63))), pc.less_equal(units, min(greatest, 2**63 - 1)))
     if per_day == _PER_DAY["ns"]:
         fits = pc.and_(fits, pc.equal(pc.multiply(pc.divide(units, 1000), 1000), units))
-    known = pc.if_else(fits, chunk, pa.scalar(None, kind))
-    values: list[Any] = (known.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else known).to_pylist()
-    if known.null_count == chunk.null_count:
+    fitting_values = pc.if_else(fits, chunk, pa.scalar(None, kind))
+    values: list[Any] = (
+        fitting_values.cast(pa.timestamp("us", kind.tz)) if per_day == _PER_DAY["ns"] else fitting_values
+    ).to_pylist()
+    if fitting_values.null_count == chunk.null_count:
         return values
     # Beyond years of 16 bits, Arrow's text is missing or has another year than the value.
     has_zone = per_day > 1 and kind.tz is not None

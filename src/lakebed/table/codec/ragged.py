@@ -67,9 +67,9 @@ def gather_bytes(buffer: Bytes, starts: I64, lengths: I64) -> Bytes:
     alternating = pa.Array.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
     )
-    taken = alternating.take(pa.array(np.arange(0, len(offsets), 2)))
+    pieces = alternating.take(pa.array(np.arange(0, len(offsets), 2)))
     total = int(lengths.sum())
-    return np.frombuffer(taken.buffers()[2], dtype=np.uint8, count=total) if total else buffer[:0]
+    return np.frombuffer(pieces.buffers()[2], dtype=np.uint8, count=total) if total else buffer[:0]
 
 
 def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:

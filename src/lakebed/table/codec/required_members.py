@@ -45,8 +45,8 @@ def visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
     if pa.types.is_struct(column.type):
         return [member for chunk in chunks for member in chunk.drop_null().flatten()]
     if pa.types.is_map(column.type):
-        seen = [chunk.filter(chunk.is_valid()) for chunk in chunks]
-        return [member for chunk in seen for member in (chunk.keys, chunk.items)]
+        visible_chunks = [chunk.filter(chunk.is_valid()) for chunk in chunks]
+        return [member for chunk in visible_chunks for member in (chunk.keys, chunk.items)]
     return [chunk.flatten() for chunk in chunks]
 
 

@@ -80,14 +80,14 @@ def _numbers(chunks: list[Any]) -> tuple[IntArray, int]:
     """Distinct non-negative numbers for the distinct values of a column, and a number above all of them."""
     if not chunks:
         return np.zeros(0, np.int64), 1
-    whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    if len(whole) == 0:
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    if len(array) == 0:
         return np.zeros(0, np.int64), 1
-    if pa.types.is_integer(whole.type):
-        values = whole.to_numpy().astype(np.int64)
+    if pa.types.is_integer(array.type):
+        values = array.to_numpy().astype(np.int64)
         least = int(values.min())
         return values - least, int(values.max()) - least + 1
-    numbers, distinct = number_values(whole)
+    numbers, distinct = number_values(array)
     return numbers, len(distinct)
 
 

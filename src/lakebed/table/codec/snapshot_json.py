@@ -97,12 +97,12 @@ def decode_proposed(body: Buffer) -> Snapshot:
     except (Corruption, UnsupportedFormat) as error:
         raise InvalidRequest(error.message, kind="invalid_snapshot") from error
     members = json_object(body, "The snapshot")
-    unknown = sorted(name for name, value in members.items() if name not in _KNOWN and value is not None)
-    if unknown or members["version"] != SNAPSHOT_VERSION_MAX:
-        what = f"has the member {unknown[0]!r}" if unknown else f"has version {members['version']}"
+    unknown_members = sorted(name for name, value in members.items() if name not in _KNOWN and value is not None)
+    if unknown_members or members["version"] != SNAPSHOT_VERSION_MAX:
+        reason = f"has the member {unknown_members[0]!r}" if unknown_members else f"has version {members['version']}"
         raise InvalidRequest(
-            f"The snapshot {what}, which this lakebed does not know and therefore does not commit: upgrade lakebed, or "
-            "use an older client.",
+            f"The snapshot {reason}, which this lakebed does not know and therefore does not commit: upgrade lakebed, "
+            "or use an older client.",
             kind="invalid_snapshot",
         )
     return snapshot
@@ -170,13 +170,13 @@ def encode_tag(snapshot_body: Buffer, *, create_time_ms: int | None = None, life
 def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
     """The tag a file holds. Raises `Corruption`, `UnsupportedFormat`: see `decode_snapshot`."""
     document = _decode(body, path)
-    created, retained = document.tag_create_time, document.tag_time_retained
+    create_time, time_retained = document.tag_create_time, document.tag_time_retained
     try:
         return Tag(
             name,
             _snapshot_of(document),
-            None if created is None else _local_date_time_ms(created),
-            None if retained is None else _retention_ms(retained),
+            None if create_time is None else _local_date_time_ms(create_time),
+            None if time_retained is None else _retention_ms(time_retained),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise Corruption(f"{path} has an unreadable lifetime: {error}.", path=path) from error

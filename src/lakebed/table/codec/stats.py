@@ -54,7 +54,7 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
     types = [field.type for field in fields]
     rows = encode_plain_rows(list(zip(*bounds, strict=True)), types)
     if rows is None:
-        columns = [pa.array(both, arrow_type(text)) for both, text in zip(bounds, types, strict=True)]
+        columns = [pa.array(ends, arrow_type(text)) for ends, text in zip(bounds, types, strict=True)]
         rows = encode_rows(columns, types).to_pylist()
     min_values, max_values = rows
     return Stats(min_values, max_values, tuple(null_counts))
@@ -63,16 +63,16 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
 def stats_of_mode(table: pa.Table, fields: Sequence[DataField], *, mode: str) -> Stats:
     """`compute_stats` in a mode of the option ``metadata.stats-mode``: counts, full or truncate(length)."""
     if mode == "counts" and fields:
-        unknown = [pa.nulls(2, arrow_type(field.type)) for field in fields]
-        low, high = encode_rows(unknown, [field.type for field in fields]).to_pylist()
+        null_bounds = [pa.nulls(2, arrow_type(field.type)) for field in fields]
+        low, high = encode_rows(null_bounds, [field.type for field in fields]).to_pylist()
         return Stats(low, high, tuple(table.column(field.name).null_count for field in fields))
     length = int(mode.removeprefix("truncate(").removesuffix(")")) if mode.startswith("truncate(") else None
     return compute_stats(table, fields, truncate=length)
 
 
 def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
-    parsed = parse_type(type_text)
-    if parsed.is_nested or parsed.root in ("VARIANT", "BLOB") or column.null_count == len(column):
+    data_type = parse_type(type_text)
+    if data_type.is_nested or data_type.root in ("VARIANT", "BLOB") or column.null_count == len(column):
         return None, None
     values = column if column.type == arrow_type(type_text) else column.cast(arrow_type(type_text))
     if pa.types.is_binary(values.type) and has_high_byte(values):
@@ -80,14 +80,14 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return None, None
-    both = pc.min_max(values)
+    extremes = pc.min_max(values)
     if pa.types.is_floating(values.type):
-        return sign_zeros(both["min"].as_py(), both["max"].as_py())
+        return sign_zeros(extremes["min"].as_py(), extremes["max"].as_py())
     if pa.types.is_temporal(values.type):
         # Python's datetime has neither nanoseconds nor years above 9999, so these stay Arrow scalars.
-        return both["min"], both["max"]
+        return extremes["min"], extremes["max"]
     try:
-        return both["min"].as_py(), both["max"].as_py()
+        return extremes["min"].as_py(), extremes["max"].as_py()
     except UnicodeDecodeError:  # other writers store such texts; lakebed refuses them
         return None, None
 
@@ -104,8 +104,8 @@ def has_high_byte(values: pa.ChunkedArray | pa.Array) -> bool:
         if body is None:
             continue
         ends = np.frombuffer(offsets, np.int32, count=chunk.offset + len(chunk) + 1)
-        used = np.frombuffer(body, np.int8)[ends[chunk.offset] : ends[-1]]
-        if used.size and used.min() < 0:
+        used_bytes = np.frombuffer(body, np.int8)[ends[chunk.offset] : ends[-1]]
+        if used_bytes.size and used_bytes.min() < 0:
             return True
     return False
 
@@ -172,12 +172,12 @@ def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Seque
 
 def _merge_bound(bounds: pa.Array, name: str, null_counts: Sequence[int | None], row_counts: Sequence[int]) -> pa.Array:
     """The least or greatest of some bounds, as an array of one; null when a set with values has no bound."""
-    unknown = pa.nulls(1, bounds.type)
-    for known, nulls, rows in zip(bounds.is_valid().to_pylist(), null_counts, row_counts, strict=True):
-        if not known and nulls != rows:
-            return unknown
+    no_bound = pa.nulls(1, bounds.type)
+    for is_known, nulls, rows in zip(bounds.is_valid().to_pylist(), null_counts, row_counts, strict=True):
+        if not is_known and nulls != rows:
+            return no_bound
     if bounds.null_count == len(bounds):
-        return unknown
+        return no_bound
     low, high = (pc.min_max(bounds)[end] for end in ("min", "max"))
     if pa.types.is_floating(bounds.type):
         lowest, highest = sign_zeros(low.as_py(), high.as_py())

@@ -57,13 +57,13 @@ def bytes_alone(branch: TableBranch, names: Collection[str] | None = None) -> di
     branch = with_fork_point(branch)
     versions = read_live_versions(branch)
     holder_count = Counter(tag.snapshot_id for tag in versions.tags)
-    shown = [tag for tag in versions.tags if not is_hidden(tag.name) and (names is None or tag.name in names)]
+    visible_tags = [tag for tag in versions.tags if not is_hidden(tag.name) and (names is None or tag.name in names)]
     sole = {
         tag.snapshot_id: tag.name
-        for tag in shown
+        for tag in visible_tags
         if holder_count[tag.snapshot_id] == 1 and not versions.is_live(tag.snapshot_id)
     }
-    result = dict.fromkeys((tag.name for tag in shown), 0)
+    result = dict.fromkeys((tag.name for tag in visible_tags), 0)
     if sole:
         for snapshot_id, size_bytes in _Pass(branch, versions).bytes_of(sorted(sole)).items():
             result[sole[snapshot_id]] = size_bytes
@@ -134,17 +134,17 @@ class _Pass:
 
     def _load(self, judged: Sequence[_Version]) -> None:
         """Read the snapshots and the lists of the versions and their neighbours."""
-        needed = {version_id for version in judged for version_id in (version.id, version.before, version.after)} - {
-            UNKNOWN
-        }
+        needed_ids = {
+            version_id for version in judged for version_id in (version.id, version.before, version.after)
+        } - {UNKNOWN}
         self.snapshots = {tag.snapshot.id: tag.snapshot for tag in self.branch.tags.list_all()}
-        live = [version_id for version_id in needed if self.versions.is_live(version_id)]
-        for snapshot in self._each(self.branch.snapshots.find, live):
+        live_ids = [version_id for version_id in needed_ids if self.versions.is_live(version_id)]
+        for snapshot in self._each(self.branch.snapshots.find, live_ids):
             if snapshot is not None:
                 self.snapshots[snapshot.id] = snapshot
-        known = [self.snapshots[version_id] for version_id in sorted(needed) if version_id in self.snapshots]
-        lists = self.branch.manifests.all_metas_of_each(known)
-        self.metas = {snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None}
+        snapshots = [self.snapshots[version_id] for version_id in sorted(needed_ids) if version_id in self.snapshots]
+        lists = self.branch.manifests.all_metas_of_each(snapshots)
+        self.metas = {snapshot.id: metas for snapshot, metas in zip(snapshots, lists, strict=True) if metas is not None}
 
     def _each(self, read: Callable[[T], R], items: Sequence[T]) -> list[R | None]:
         """The results of `read` for each item; None where it is unreadable."""
@@ -183,11 +183,11 @@ class _Pass:
 
     def _lists(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
         """Lists and changelogs, which belong to one version. A version whose changelog is unreadable is left out."""
-        gone = [self.snapshots[version.id] for version in judged]
+        snapshots = [self.snapshots[version.id] for version in judged]
         try:
-            table = referenced.own_lists(gone)
+            table = referenced.own_lists(snapshots)
         except Unreadable:
-            tables = self._each(lambda snapshot: referenced.own_lists([snapshot]), gone)
+            tables = self._each(lambda snapshot: referenced.own_lists([snapshot]), snapshots)
             table = concat(part for part in tables if part is not None)
         return table["born"].to_numpy(), table
 
@@ -217,12 +217,12 @@ class _Pass:
         )
         owners, rows = owners[has_died], rows[has_died]
         before = {version.id: version.before for version in judged}
-        least = np.array([before[owner] for owner in owners.tolist()], np.int64)
+        before_ids = np.array([before[owner] for owner in owners.tolist()], np.int64)
         born = entries.rows["commit_snapshot"].to_numpy()[rows]
-        is_new = np.ones(len(rows), np.bool_) if self.has_holes else (born == UNKNOWN) | (born > least)
-        owners, rows, born, least = owners[is_new], rows[is_new], born[is_new], least[is_new]
-        is_unknown = (born == UNKNOWN) & (least != UNKNOWN) & (not self.has_holes)
-        stays = ~self._in_version_before(entries.rows, rows, np.where(is_unknown, least, UNKNOWN))
+        is_new = np.ones(len(rows), np.bool_) if self.has_holes else (born == UNKNOWN) | (born > before_ids)
+        owners, rows, born, before_ids = owners[is_new], rows[is_new], born[is_new], before_ids[is_new]
+        is_unknown = (born == UNKNOWN) & (before_ids != UNKNOWN) & (not self.has_holes)
+        stays = ~self._in_version_before(entries.rows, rows, np.where(is_unknown, before_ids, UNKNOWN))
         owners, rows = owners[stays], rows[stays]
         files = referenced.paths_of(entries.rows.take(pa.array(rows)))
         owners = owners[files["row"].to_numpy()]
@@ -232,10 +232,10 @@ class _Pass:
         return owners, table
 
     def _entries(self, metas: Iterable[ManifestMeta]) -> _Entries:
-        joined = self.branch.manifests.entries_of_each(metas, _COLUMNS)
-        rows = joined.rows
+        joined_entries = self.branch.manifests.entries_of_each(metas, _COLUMNS)
+        rows = joined_entries.rows
         (identities,), (places,) = row_codes(IDENTITY, rows), row_codes(_PLACE, rows)
-        return _Entries(rows, identities, places, rows["kind"].to_numpy(), joined.ranges)
+        return _Entries(rows, identities, places, rows["kind"].to_numpy(), joined_entries.ranges)
 
     def _in_version_before(self, entries: pa.Table, rows: IntArray, versions: IntArray) -> BoolArray:
         """Which files of unknown birth the previous version has, or may have. Where `versions` is `UNKNOWN`: False.
@@ -244,14 +244,14 @@ class _Pass:
         """
         result = np.zeros(len(rows), np.bool_)
         for version in np.unique(versions[versions != UNKNOWN]).tolist():
-            at = np.flatnonzero(versions == version)
+            positions = np.flatnonzero(versions == version)
             snapshot = self.snapshots.get(version)
             tables: list[Any] = [] if snapshot is None else self._each(self.branch.manifests.live_entries, [snapshot])
             if not tables or tables[0] is None:
-                result[at] = True
+                result[positions] = True
                 continue
-            live_codes, here = row_codes(_PLACE, tables[0], entries.take(pa.array(rows[at])))
-            result[at] = np.isin(here, live_codes)
+            live_codes, here = row_codes(_PLACE, tables[0], entries.take(pa.array(rows[positions])))
+            result[positions] = np.isin(here, live_codes)
         return result
 
 
@@ -264,7 +264,7 @@ def _live(entries: _Entries, metas: dict[int, list[ManifestMeta]]) -> tuple[IntA
     counts = ends - starts
     before = np.cumsum(counts) - counts
     rows = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
-    each = np.repeat(owners, counts)
-    _, last = first_and_last(each * (int(entries.identities.max(initial=0)) + 1) + entries.identities[rows])
-    kept = last[entries.kinds[rows[last]] == ADD]
-    return each[kept], rows[kept]
+    row_owners = np.repeat(owners, counts)
+    _, last = first_and_last(row_owners * (int(entries.identities.max(initial=0)) + 1) + entries.identities[rows])
+    positions = last[entries.kinds[rows[last]] == ADD]
+    return row_owners[positions], rows[positions]

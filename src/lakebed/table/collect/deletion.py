@@ -79,27 +79,27 @@ def carry_out(
     referenced = referenced or ReferencedFiles(branch)
     store_deletion(branch.store, branch.layout, deletion)
     try:
-        hidden, warnings = _hide(branch, deletion)
+        hidden_paths, warnings = _hide(branch, deletion)
     except InvalidRequest:  # the boundary is gone, perhaps with the branch
         _confirm_branch(branch, deletion)
         raise
     if _releases_nothing(branch, deletion):
         forget(branch, deletion)
-        plan = CollectionPlan(branch.name, hidden, (), {}, warnings)
-        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
+        plan = CollectionPlan(branch.name, hidden_paths, (), {}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden_paths), dry_run=False)
     try:
         versions = read_live_versions(branch)
         _confirm_branch(branch, deletion)
     except Corruption as error:
         warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
-        plan = CollectionPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
-        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
+        plan = CollectionPlan(branch.name, hidden_paths, (), {"unreadable": deletion.candidates.num_rows}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden_paths), dry_run=False)
     if deletion.snapshot_ids and len(versions.snapshot_ids):
         branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
     if deletion.released:
-        released, unreadable = gather_released(deletion, versions, referenced)
+        released_candidates, unreadable = gather_released(deletion, versions, referenced)
         warnings += unreadable
-        deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released]))
+        deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released_candidates]))
         try:
             store_deletion(branch.store, branch.layout, deletion)
         except Unavailable as error:
@@ -116,12 +116,12 @@ def carry_out(
         is_open=deletion.kind == "delete-tag",
         is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
     )
-    plan = plan_of(branch, hidden, judgement, warnings)
+    plan = plan_of(branch, hidden_paths, judgement, warnings)
     sweep = Sweeper(branch.store, progress, reaches_outside=True).delete_all(plan.doomed)
     _withdraw_tags(branch, deletion, versions)
     if judgement.complete and sweep.complete:
         forget(branch, deletion)
-    return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
+    return report_of(plan, sweep, hidden_count=len(hidden_paths), dry_run=False)
 
 
 def _confirm_branch(branch: TableBranch, deletion: Deletion) -> None:
@@ -162,11 +162,11 @@ def _hide(branch: TableBranch, deletion: Deletion) -> tuple[tuple[str, ...], tup
     names = [tag.name for tag in deletion.tags if is_unchanged(branch, tag)]
     if names:
         branch.tags.remove_files(names)
-    hidden = tuple(branch.layout.tag(name) for name in names)
+    hidden_paths = tuple(branch.layout.tag(name) for name in names)
     if not deletion.snapshot_ids:
-        return hidden, ()
+        return hidden_paths, ()
     ids, warning = _hide_snapshots(branch, deletion)
-    return (*hidden, *(branch.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
+    return (*hidden_paths, *(branch.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
 
 
 def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int], str | None]:
@@ -194,8 +194,8 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
     newest = restore_newest(branch, bodies)
     if newest is None:
         return list(deletion.snapshot_ids), None
-    kept = [snapshot_id for snapshot_id in deletion.snapshot_ids if snapshot_id != newest]
-    return kept, f"another client rolled back to snapshot {newest} while it was being hidden, so it was put back"
+    hidden_ids = [snapshot_id for snapshot_id in deletion.snapshot_ids if snapshot_id != newest]
+    return hidden_ids, f"another client rolled back to snapshot {newest} while it was being hidden, so it was put back"
 
 
 def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersions) -> None:
@@ -204,9 +204,9 @@ def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersio
     Their creators check the source, which is hidden, and would withdraw them. So none of them was or will be
     acknowledged. Tags that are put even later are named in reports. Cost: 1 LIST, and 1 GET for each new tag.
     """
-    seen = {tag.name for tag in versions.tags}
+    known_names = {tag.name for tag in versions.tags}
     for name in branch.tags.all_names():
-        late = branch.tags.find(name) if name not in seen else None
+        late = branch.tags.find(name) if name not in known_names else None
         if late is None or TAG_ID not in late.snapshot.properties:
             continue
         if not deletion.hides(late.snapshot.id) or versions.holds(late.snapshot.id):
@@ -246,12 +246,12 @@ def gather_released(
     Cost: each such version's lists and manifests.
     """
     tables, warnings = [], []
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     for body in deletion.released:
         snapshot = decode_snapshot(body.encode(), path="a released tag")
-        if versions.holds(snapshot.id) or snapshot.id in seen:
+        if versions.holds(snapshot.id) or snapshot.id in seen_ids:
             continue
-        seen.add(snapshot.id)
+        seen_ids.add(snapshot.id)
         try:
             tables.append(referenced.candidates_of_tag(snapshot))
         except Unreadable as error:
@@ -268,10 +268,10 @@ def _each_once(candidates: pa.Table) -> pa.Table:
     """
     if candidates.num_rows == 0:
         return candidates
-    grouped = candidates.group_by(["role", "path"], use_threads=False).aggregate(
+    groups = candidates.group_by(["role", "path"], use_threads=False).aggregate(
         [("size_bytes", "max"), ("born", "max"), ("dead", "max")]
     )
-    return grouped.rename_columns(CANDIDATES.names)
+    return groups.rename_columns(CANDIDATES.names)
 
 
 def plan_of(
@@ -299,16 +299,16 @@ def deletable_of(candidates: pa.Table) -> tuple[Deletable, ...]:
 
 def merge_reports(reports: list[CollectionReport], *, store: str) -> CollectionReport:
     """Several reports as one."""
-    kept: dict[str, int] = {}
+    kept_counts: dict[str, int] = {}
     for report in reports:
         for reason, count in report.kept.items():
-            kept[reason] = kept.get(reason, 0) + count
+            kept_counts[reason] = kept_counts.get(reason, 0) + count
     plans = [report.plan for report in reports if report.plan is not None]
     plan = CollectionPlan(
         store,
         tuple(path for plan in plans for path in plan.hide),
-        tuple(doomed for plan in plans for doomed in plan.doomed),
-        kept,
+        tuple(deletable for plan in plans for deletable in plan.doomed),
+        kept_counts,
         tuple(warning for plan in plans for warning in plan.warnings),
         _once(note for plan in plans for note in plan.notes),
     )
@@ -317,7 +317,7 @@ def merge_reports(reports: list[CollectionReport], *, store: str) -> CollectionR
         hidden_count=sum(report.hidden_count for report in reports),
         deleted_count=sum(report.deleted_count for report in reports),
         deleted_bytes=sum(report.deleted_bytes for report in reports),
-        kept=kept,
+        kept=kept_counts,
         warnings=tuple(warning for report in reports for warning in report.warnings),
         dry_run=any(report.dry_run for report in reports),
         plan=plan,
@@ -354,18 +354,21 @@ def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_t
     """
     if branch.store.is_versioned:
         return ()
-    old = [meta for meta in branch.store.list(Layout.iceberg_folder) if meta.modified_ms < older_than_ms]
-    if not old:
+    old_metas = [meta for meta in branch.store.list(Layout.iceberg_folder) if meta.modified_ms < older_than_ms]
+    if not old_metas:
         return ()
-    left = [meta for meta in old if meta.path.startswith(f"{Layout.client_folder}/")]
+    client_metas = [meta for meta in old_metas if meta.path.startswith(f"{Layout.client_folder}/")]
     folders = (Layout.manifest_folder, Layout.index_folder)
     sources = {meta.path for folder in folders for meta in branch.store.list(folder)}
-    sources -= {each.path for each in doomed}
+    sources -= {deletable.path for deletable in doomed}
     return (
-        *(Deletable(meta.path, meta.size_bytes, "an Iceberg client wrote it and could not commit") for meta in left),
+        *(
+            Deletable(meta.path, meta.size_bytes, "an Iceberg client wrote it and could not commit")
+            for meta in client_metas
+        ),
         *(
             Deletable(meta.path, meta.size_bytes, f"{source}, of which it was made, is gone")
-            for meta in old
+            for meta in old_metas
             if (source := parse_derived(meta.path)) is not None and source not in sources
         ),
     )

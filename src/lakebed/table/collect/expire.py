@@ -179,13 +179,13 @@ def _count_expiring(
 
 def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
     """The deletion of all snapshots of a walk except the last, which stays."""
-    gone, survivor = walk[:-1], walk[-1]
+    expired_snapshots, survivor = walk[:-1], walk[-1]
     return Deletion(
         kind="expire",
         id=new_uuid(branch.environment.rng),
         walk_end=survivor.id,
-        snapshot_ids=tuple(snapshot.id for snapshot in gone),
-        candidates=referenced.candidates_of_walk(gone, survivor),
+        snapshot_ids=tuple(snapshot.id for snapshot in expired_snapshots),
+        candidates=referenced.candidates_of_walk(expired_snapshots, survivor),
         survivor=survivor.base_manifest_list,
     )
 
@@ -250,10 +250,10 @@ def _readable_walk(
 
 def _without(versions: LiveVersions, deletion: Deletion, tags: Collection[str]) -> LiveVersions:
     """The live versions as they will be after a deletion has hidden its own, and others have hidden some tags."""
-    hidden = {*tags, *(tag.name for tag in deletion.tags)}
+    hidden_names = {*tags, *(tag.name for tag in deletion.tags)}
     return LiveVersions(
         snapshot_ids=np.setdiff1d(versions.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
-        tags=tuple(tag for tag in versions.tags if tag.name not in hidden),
+        tags=tuple(tag for tag in versions.tags if tag.name not in hidden_names),
         restored_ids=versions.restored_ids,
     )
 
@@ -302,9 +302,9 @@ def expire_by_options(
 
 def _expire_by_options(branch: TableBranch, *, dry_run: bool, progress: ProgressCall | None) -> list[CollectionReport]:
     reports = [] if dry_run else recover(branch)
-    outlived = _tags_to_expire(branch, older_than_ms=None, dry_run=dry_run)
-    reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
-    snapshots = _expire(branch, retention_of(branch, {}), dry_run=dry_run, progress=progress, without_tags=outlived)
+    expired_tags = _tags_to_expire(branch, older_than_ms=None, dry_run=dry_run)
+    reports.append(release(branch, expired_tags, dry_run=dry_run, progress=progress))
+    snapshots = _expire(branch, retention_of(branch, {}), dry_run=dry_run, progress=progress, without_tags=expired_tags)
     return [merge_reports(reports, store=branch.name), snapshots]
 
 
@@ -348,8 +348,8 @@ def expire_tags(
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
-    outlived = _tags_to_expire(branch, older_than_ms=older_than_ms, dry_run=dry_run)
-    reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
+    expired_tags = _tags_to_expire(branch, older_than_ms=older_than_ms, dry_run=dry_run)
+    reports.append(release(branch, expired_tags, dry_run=dry_run, progress=progress))
     return merge_reports(reports, store=branch.name)
 
 
@@ -435,8 +435,8 @@ def replace_tag(branch: TableBranch, name: str, *, source: Source, lifetime_ms: 
     tag = branch.tags.replace(
         name, source=Source(body=source.body, path=branch.layout.tag(pin.name)), lifetime_ms=lifetime_ms
     )
-    pinned = tag_now(branch, pin.name)
-    if pinned is not None:
-        deletion = structs.replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
+    pin_state = tag_now(branch, pin.name)
+    if pin_state is not None:
+        deletion = structs.replace(deletion, tags=(pin_state[0],), released=(*deletion.released, pin_state[1]))
     carry_out(branch, deletion)
     return tag

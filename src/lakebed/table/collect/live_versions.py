@@ -46,18 +46,18 @@ class LiveVersions:
     """Ids of all versions, ascending, each once: what the interval test bisects."""
 
     def __post_init__(self) -> None:
-        tagged = np.array([tag.snapshot_id for tag in self.tags], np.int64)
-        object.__setattr__(self, "ids", np.union1d(self.snapshot_ids, tagged).astype(np.int64))
+        tagged_ids = np.array([tag.snapshot_id for tag in self.tags], np.int64)
+        object.__setattr__(self, "ids", np.union1d(self.snapshot_ids, tagged_ids).astype(np.int64))
 
     def is_live(self, snapshot_id: int) -> bool:
         """Whether the snapshot's own file exists."""
-        at = int(np.searchsorted(self.snapshot_ids, snapshot_id))
-        return at < len(self.snapshot_ids) and int(self.snapshot_ids[at]) == snapshot_id
+        position = int(np.searchsorted(self.snapshot_ids, snapshot_id))
+        return position < len(self.snapshot_ids) and int(self.snapshot_ids[position]) == snapshot_id
 
     def holds(self, snapshot_id: int) -> bool:
         """Whether a snapshot or a tag of this id exists."""
-        at = int(np.searchsorted(self.ids, snapshot_id))
-        return at < len(self.ids) and int(self.ids[at]) == snapshot_id
+        position = int(np.searchsorted(self.ids, snapshot_id))
+        return position < len(self.ids) and int(self.ids[position]) == snapshot_id
 
     def load(self, branch: TableBranch, snapshot_id: int) -> Snapshot:
         """The version with this id, from its snapshot or else from a tag that holds it.
@@ -70,9 +70,9 @@ class LiveVersions:
                 return snapshot
         for tag in self.tags:
             if tag.snapshot_id == snapshot_id:
-                kept = branch.tags.find(tag.name)
-                if kept is not None and kept.snapshot.id == snapshot_id:
-                    return kept.snapshot
+                stored_tag = branch.tags.find(tag.name)
+                if stored_tag is not None and stored_tag.snapshot.id == snapshot_id:
+                    return stored_tag.snapshot
         raise NotFound(
             f"version {snapshot_id} was deleted while it was read.", kind="version_went", snapshot=snapshot_id
         )

@@ -134,9 +134,9 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa
     owner = owner_of(branch.store)
     metas = [meta for root in roots.every for meta in list_root(branch.store, root, branch.schema)]
     columns = ([meta.path for meta in metas], [meta.size_bytes for meta in metas])
-    listed = pa.table([*columns, [meta.modified_ms < older_than_ms for meta in metas]], schema=FILES)
-    is_ours = np.zeros(listed.num_rows, np.bool_) if owner is None else is_marked(one_array(listed["path"]), owner)
-    return listed.set_column(2, "is_old", pc.and_(listed["is_old"], pa.array(is_ours)))
+    files = pa.table([*columns, [meta.modified_ms < older_than_ms for meta in metas]], schema=FILES)
+    is_ours = np.zeros(files.num_rows, np.bool_) if owner is None else is_marked(one_array(files["path"]), owner)
+    return files.set_column(2, "is_old", pc.and_(files["is_old"], pa.array(is_ours)))
 
 
 def files_of_listing(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> pa.Table:
@@ -185,8 +185,8 @@ def paths_in_use(branches: Sequence[TableBranch]) -> Iterator[Used]:
             yield Used(paths, must_exist=True)
         for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
-                kept = decode_snapshot(branch.store.get(meta.path), path=meta.path)
-                yield Used(referenced.of(kept), must_exist=False)
+                snapshot = decode_snapshot(branch.store.get(meta.path), path=meta.path)
+                yield Used(referenced.of(snapshot), must_exist=False)
 
 
 def data_paths(used: Used) -> pa.Array:
@@ -206,19 +206,19 @@ def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
     Args:
         files: `FILES`, listed before the paths in use were computed.
     """
-    old, listed = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
-    remaining, names = old, names_of(old["path"])
+    old_files, listed_paths = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
+    remaining, names = old_files, names_of(old_files["path"])
     missing: list[pa.Array] = []
     for part in used:
         is_unused = pc.invert(pc.is_in(names, value_set=names_of(part.paths)))
         remaining, names = remaining.filter(is_unused), names.filter(is_unused)
         data = data_paths(part)
-        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=listed)))
+        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=listed_paths)))
         if len(unlisted):
-            present = names_of(data.filter(pc.is_in(data, value_set=listed)))
+            present = names_of(data.filter(pc.is_in(data, value_set=listed_paths)))
             missing.append(unlisted.filter(pc.invert(pc.is_in(names_of(unlisted), value_set=present))))
-    lost = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *missing]))
-    return Search(remaining, old.num_rows - remaining.num_rows, lost)
+    missing_paths = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *missing]))
+    return Search(remaining, old_files.num_rows - remaining.num_rows, missing_paths)
 
 
 FindUnused = Callable[[Sequence[TableBranch], int], Search]
@@ -266,17 +266,19 @@ def _search(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnuse
     search = find(branches, older_than_ms)
     if not len(_find_lost(branches[0].store, search.missing)):
         return search
-    again = find(branches, older_than_ms)
-    lost = _find_lost(branches[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
-    if not len(lost):
-        return again
-    count = len(pc.unique(names_of(lost)))
+    second_search = find(branches, older_than_ms)
+    lost_paths = _find_lost(
+        branches[0].store, second_search.missing.filter(pc.is_in(second_search.missing, value_set=search.missing))
+    )
+    if not len(lost_paths):
+        return second_search
+    count = len(pc.unique(names_of(lost_paths)))
     raise Corruption(
-        f"{branches[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost[0]}. "
+        f"{branches[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost_paths[0]}. "
         "Nothing was deleted. Files were lost, or another client of the format puts them elsewhere: run fsck to see "
         "which.",
         kind="live_files_missing",
-        path=lost[0].as_py(),
+        path=lost_paths[0].as_py(),
     )
 
 
@@ -293,8 +295,8 @@ def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
     if not len(outside) or store.is_versioned:
         return inside
     roots = tuple(f"{root}/" for root in roots_of(store).every)
-    gone = [url for url in outside.to_pylist() if url.startswith(roots) and not has_object(*place_of(store, url))]
-    return pa.concat_arrays([inside, pa.array(gone, pa.string())])
+    lost_urls = [url for url in outside.to_pylist() if url.startswith(roots) and not has_object(*place_of(store, url))]
+    return pa.concat_arrays([inside, pa.array(lost_urls, pa.string())])
 
 
 def older_than(branch: TableBranch, grace_ms: int) -> int:
@@ -379,7 +381,7 @@ def _forget_abandoned(
     branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
 ) -> list[CollectionReport]:
     """Forget rollbacks without a commit, and hidden pins of unfinished verbs and of incomplete branches."""
-    kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in branches)
+    kept_names = tuple(f"{HIDDEN_PREFIX}branch.{other_branch.layout.branch}" for other_branch in branches)
     for deletion in load_deletions(branch.store, branch.layout):
         if isinstance(deletion, Corruption | UnsupportedFormat) or deletion.rollback is None:
             continue
@@ -388,7 +390,7 @@ def _forget_abandoned(
     pins: list[str] = []
     for meta in list(branch.store.list(branch.layout.tag_folder)):
         name = meta.path.rpartition("/")[2].removeprefix("tag-")
-        if name.startswith(_TRANSIENT_PINS) and name not in kept and meta.modified_ms < older_than_ms:
+        if name.startswith(_TRANSIENT_PINS) and name not in kept_names and meta.modified_ms < older_than_ms:
             pins.append(name)
     return [release(branch, pins, progress=progress)] if pins else []
 
@@ -416,10 +418,10 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     roots = roots_of(main.store)
     if not roots.every or main.store.is_versioned:
         return {}
-    listed = list_outside(main, roots, older_than_ms=LONG_MAX)
+    external_files = list_outside(main, roots, older_than_ms=LONG_MAX)
     sizes, own_sizes = (
         dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
-        for files in (listed, listed.filter(listed["is_old"]))
+        for files in (external_files, external_files.filter(external_files["is_old"]))
     )
     for branch in branches:
         referenced, versions = ReferencedFiles(branch), read_live_versions(branch)

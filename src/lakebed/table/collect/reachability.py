@@ -79,39 +79,41 @@ class _Case:
 
     def keep(self, which: BoolArray, reason: str) -> None:
         """Mark candidates as needed; only the first reason for each is counted."""
-        fresh = which & ~self.needed
-        count = int(np.count_nonzero(fresh))
+        newly_needed = which & ~self.needed
+        count = int(np.count_nonzero(newly_needed))
         if count:
-            self.needed |= fresh
+            self.needed |= newly_needed
             self.kept[reason] = self.kept.get(reason, 0) + count
 
     def keep_named(self, which: BoolArray, snapshot: Snapshot, reason: str, *, added_only: bool = False) -> None:
         """Mark those of the candidates `which` that a version references; all of them when it is unreadable."""
-        asked = which & ~self.needed
-        if not asked.any():
+        undecided = which & ~self.needed
+        if not undecided.any():
             return
-        rows = self.candidates.filter(pa.array(asked))
+        rows = self.candidates.filter(pa.array(undecided))
         roles = frozenset(pc.unique(rows["role"]).to_pylist())
         try:
-            named = np.zeros(rows.num_rows, np.bool_)
+            is_match = np.zeros(rows.num_rows, np.bool_)
             if added_only and Role.DATA in roles:
-                named |= is_named(rows, self.referenced.find_added(snapshot))
+                is_match |= is_named(rows, self.referenced.find_added(snapshot))
                 roles -= {Role.DATA}
             if roles:
-                named |= is_named(rows, self.referenced.of(snapshot, roles))
+                is_match |= is_named(rows, self.referenced.of(snapshot, roles))
         except Unreadable as error:
-            self.unreadable(asked, f"version {snapshot.id}", error)
+            self.unreadable(undecided, f"version {snapshot.id}", error)
             return
-        mask = np.zeros(len(asked), np.bool_)
-        mask[np.flatnonzero(asked)[named]] = True
+        mask = np.zeros(len(undecided), np.bool_)
+        mask[np.flatnonzero(undecided)[is_match]] = True
         self.keep(mask, reason)
 
     def unreadable(self, which: BoolArray, what: str, error: Exception) -> None:
         """Mark candidates as needed because something that might need them cannot be read."""
-        fresh = which & ~self.needed
+        newly_needed = which & ~self.needed
         self.complete = False
-        self.warnings.append(f"{what} cannot be read, so {int(np.count_nonzero(fresh))} files are kept for it: {error}")
-        self.keep(fresh, "unreadable")
+        self.warnings.append(
+            f"{what} cannot be read, so {int(np.count_nonzero(newly_needed))} files are kept for it: {error}"
+        )
+        self.keep(newly_needed, "unreadable")
 
 
 def judge(
@@ -141,21 +143,21 @@ def judge(
         return Judgement(candidates, {}, (), True)
     born = candidates["born"].to_numpy()
     dead = candidates["dead"].to_numpy()
-    everything = np.ones(candidates.num_rows, np.bool_)
+    every_row = np.ones(candidates.num_rows, np.bool_)
     _keep_of_others(case, born)
-    unknown = born == UNKNOWN
+    is_unknown = born == UNKNOWN
     has_holes = len(versions.restored_ids) > 0
     if is_lost or (is_open and has_holes):
-        _keep_every(case, everything)
+        _keep_every(case, every_row)
     else:
-        case.keep(find_needed_files(born, dead, versions.ids) & ~unknown, "needed")
+        case.keep(find_needed_files(born, dead, versions.ids) & ~is_unknown, "needed")
         if has_holes:
-            _keep_every(case, unknown)
+            _keep_every(case, is_unknown)
             _keep_restored(case, dead, walk_end)
         else:
-            _keep_nearest(case, unknown, nearest_earlier(dead, versions.ids))
+            _keep_nearest(case, is_unknown, nearest_earlier(dead, versions.ids))
         if is_open:
-            _keep_nearest(case, everything, nearest_later(dead, versions.ids))
+            _keep_nearest(case, every_row, nearest_later(dead, versions.ids))
     deletable = candidates.filter(pa.array(~case.needed))
     return Judgement(deletable, case.kept, tuple(case.warnings), case.complete)
 
@@ -181,15 +183,15 @@ def judge_each(
 
 def _keep_of_others(case: _Case, born: IntArray) -> None:
     """Keep what other branches and kept changelogs need."""
-    everything = np.ones(len(born), np.bool_)
+    every_row = np.ones(len(born), np.bool_)
     if case.branch.branch is None:
-        _keep_unpinned(case, everything)
+        _keep_unpinned(case, every_row)
     elif case.branch.fork_point is not None:
         _keep_forks(case, born, case.branch.fork_point)
     else:
         case.complete = False
         case.warnings.append(f"where the branch {case.branch.branch!r} started is unknown, so its files are kept")
-        case.keep(everything, "of the branch's origin")
+        case.keep(every_row, "of the branch's origin")
     _keep_changelogs(case, born)
 
 
@@ -241,9 +243,9 @@ def _keep_of_branches(case: _Case, everything: BoolArray, names: Sequence[str]) 
 
 
 def _keep_nearest(case: _Case, which: BoolArray, nearest: IntArray) -> None:
-    asked = which & ~case.needed & (nearest != UNKNOWN)
-    for snapshot_id in np.unique(nearest[asked]).tolist():
-        _keep_version(case, asked & (nearest == snapshot_id), snapshot_id, "needed")
+    undecided = which & ~case.needed & (nearest != UNKNOWN)
+    for snapshot_id in np.unique(nearest[undecided]).tolist():
+        _keep_version(case, undecided & (nearest == snapshot_id), snapshot_id, "needed")
 
 
 def _keep_restored(case: _Case, dead: IntArray, walk_end: int) -> None:
@@ -254,10 +256,10 @@ def _keep_restored(case: _Case, dead: IntArray, walk_end: int) -> None:
     stale = [int(mark) for mark in later if mark > walk_end and not versions.is_live(int(mark))]
     if stale:
         _keep_every(case, dead <= max(stale))
-    live = [int(mark) for mark in later if versions.is_live(int(mark))]
+    live_ids = [int(mark) for mark in later if versions.is_live(int(mark))]
     if len(versions.snapshot_ids):
-        live.insert(0, int(versions.snapshot_ids[0]))
-    for snapshot_id in dict.fromkeys(live):
+        live_ids.insert(0, int(versions.snapshot_ids[0]))
+    for snapshot_id in dict.fromkeys(live_ids):
         _keep_version(case, np.ones(len(dead), np.bool_), snapshot_id, "restored")
 
 
@@ -275,22 +277,22 @@ def _versions(versions: LiveVersions) -> Iterator[tuple[int, bool]]:
     A live snapshot has what the one before it had, less what died, plus what it added. Without the one before it, or
     after a rollback, all its files are compared.
     """
-    restored = set(versions.restored_ids.tolist())
-    live = set(versions.snapshot_ids.tolist())
+    restored_ids = set(versions.restored_ids.tolist())
+    live_ids = set(versions.snapshot_ids.tolist())
     for snapshot_id in versions.ids.tolist():
-        yield snapshot_id, snapshot_id in live and snapshot_id - 1 in live and snapshot_id not in restored
+        yield snapshot_id, snapshot_id in live_ids and snapshot_id - 1 in live_ids and snapshot_id not in restored_ids
 
 
 def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, *, added_only: bool = False) -> None:
-    asked = which & ~case.needed
-    if not asked.any():
+    undecided = which & ~case.needed
+    if not undecided.any():
         return
     try:
         snapshot = case.versions.load(case.branch, snapshot_id)
     except Unreadable as error:
-        case.unreadable(asked, f"version {snapshot_id}", error)
+        case.unreadable(undecided, f"version {snapshot_id}", error)
         return
-    case.keep_named(asked, snapshot, reason, added_only=added_only)
+    case.keep_named(undecided, snapshot, reason, added_only=added_only)
 
 
 def names_in_use(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:

@@ -41,12 +41,12 @@ def recover(branch: TableBranch) -> list[CollectionReport]:
     """
     reports = withdraw_late(branch)
     deletions = list(load_deletions(branch.store, branch.layout))
-    begun = {deletion.id for deletion in deletions if isinstance(deletion, Deletion)}
+    begun_ids = {deletion.id for deletion in deletions if isinstance(deletion, Deletion)}
     for deletion in deletions:
         if isinstance(deletion, Corruption | UnsupportedFormat):
             reports.append(_warning(branch, f"an unfinished deletion was skipped: {deletion}"))
         elif deletion.rollback is not None:
-            if f"{deletion.id}.files" in begun:  # its candidates are stored as a deletion of their own
+            if f"{deletion.id}.files" in begun_ids:  # its candidates are stored as a deletion of their own
                 forget(branch, deletion)
                 continue
             commit = _commit_of(branch, deletion.rollback)
@@ -123,9 +123,9 @@ def _files_step(
         gone_ids = [snapshot_id for snapshot_id in ids if intent.target_id < snapshot_id < commit.id]
         earlier = [snapshot_id for snapshot_id in ids if snapshot_id <= intent.target_id]
         try:
-            gone = [branch.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
+            gone_snapshots = [branch.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
             before = branch.snapshots.snapshot(earlier[-1]) if earlier else None
-            candidates = referenced.candidates_of_walk(gone, commit, before=before)
+            candidates = referenced.candidates_of_walk(gone_snapshots, commit, before=before)
             warning = None
         except Unreadable as error:
             warning = f"files of the snapshots rolled back are left to orphan cleaning: {error}"

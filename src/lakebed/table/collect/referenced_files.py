@@ -58,13 +58,15 @@ def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]
     snapshot where main's options say. So its buckets have both folders.
     """
     placements = dict.fromkeys(Placement.of(table_branch.schema) for table_branch in (branch, branch.main))
-    known: dict[bytes, tuple[str, ...]] = {}
+    folder_cache: dict[bytes, tuple[str, ...]] = {}
 
     def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
-        folders = known.get(partition)
+        folders = folder_cache.get(partition)
         if folders is None:
-            named = (folder for placement in placements for folder in _partition_folders(placement, partition))
-            folders = known[partition] = tuple(dict.fromkeys(named))
+            candidate_folders = (
+                folder for placement in placements for folder in _partition_folders(placement, partition)
+            )
+            folders = folder_cache[partition] = tuple(dict.fromkeys(candidate_folders))
         return bucket_folders(folders, bucket)
 
     return folders_of
@@ -96,12 +98,12 @@ class ReferencedFiles:
         Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something it references is unreadable. Cost: only what the
         roles need: nothing for lists and statistics, the lists for manifests, all manifests for data.
         """
-        wanted = frozenset(roles)
-        parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
-        if Role.DATA in wanted:
-            live = self._branch.manifests.live_entries(snapshot)
-            parts.append(self._all_paths_of(live))
-        if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
+        role_set = frozenset(roles)
+        parts: list[pa.Array] = [pa.array(self._few(snapshot, role_set), pa.string())]
+        if Role.DATA in role_set:
+            live_entries = self._branch.manifests.live_entries(snapshot)
+            parts.append(self._all_paths_of(live_entries))
+        if Role.CHANGELOG in role_set and snapshot.changelog_manifest_list:
             parts.append(self._all_paths_of(self._branch.manifests.changelog_entries(snapshot)))
         return pa.concat_arrays(parts)
 
@@ -161,8 +163,10 @@ class ReferencedFiles:
         """
         if after.id == before.id + 1:
             return self.delta(after)
-        had, has = (self.paths_of(self._branch.manifests.live_entries(version)) for version in (before, after))
-        died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
+        paths_before, paths_after = (
+            self.paths_of(self._branch.manifests.live_entries(version)) for version in (before, after)
+        )
+        died = paths_before.filter(pc.invert(pc.is_in(paths_before["path"], value_set=paths_after["path"])))
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
     def check_readable(self, snapshot: Snapshot, *, after: Snapshot | None) -> None:
@@ -218,13 +222,13 @@ class ReferencedFiles:
         return tables
 
     def _of_lives(self, role: str, lives: dict[str, _Life], walk: Sequence[Snapshot]) -> pa.Table:
-        following = {before.id: after.id for before, after in pairwise(walk)}
+        next_ids = {before.id: after.id for before, after in pairwise(walk)}
         return candidates_of(
             role,
             list(lives),
             size_bytes=[life.size_bytes for life in lives.values()],
             born=[life.born for life in lives.values()],
-            dead=[following[life.last] for life in lives.values()],
+            dead=[next_ids[life.last] for life in lives.values()],
         )
 
     def own_lists(self, gone: Sequence[Snapshot]) -> pa.Table:

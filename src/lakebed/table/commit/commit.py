@@ -244,8 +244,8 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
 
 
 def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
-    prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(branch.environment.rng)
-    return fresh if prefix is None else f"{prefix}_{fresh}"
+    prefix, user_id = options.get(COMMIT_USER_PREFIX), new_uuid(branch.environment.rng)
+    return user_id if prefix is None else f"{prefix}_{user_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,15 +346,15 @@ class _Commit:
             except NotFound:
                 self._discard()
                 raise
-            except Conflict as lost:
-                if lost.kind == "branch_replaced":
+            except Conflict as error:
+                if error.kind == "branch_replaced":
                     self._discard()
                     raise
-                if lost.kind == "branch_moved":
+                if error.kind == "branch_moved":
                     self._forget_manifests()
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
-                self._note_race(lost)
+                self._note_race(error)
                 continue
             self._remember(snapshot)
             self._discard(keep=self.used)
@@ -439,7 +439,7 @@ class _Commit:
         for brought in self.brought:
             self._check_presence(brought)
         delta_rows = row_count_delta(staged.entries)
-        kept = staged.keeps or staged.base
+        source_snapshot = staged.keeps or staged.base
         if staged.restores is not None:
             inherited = load_restored(self.branch, staged.restores, inherited)
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
@@ -463,7 +463,7 @@ class _Commit:
             delta_record_count=delta_rows,
             uuid=self.write_id,
             index_manifest=index_manifest,
-            statistics=kept.statistics if kept else None,
+            statistics=source_snapshot.statistics if source_snapshot else None,
             watermark=max((int(mark) for mark in marks if mark is not None), default=None),
             properties={
                 **(self.request.options.get("properties") or {}),
@@ -515,8 +515,8 @@ class _Commit:
 
     def _index_of(self, staged: StagedChange) -> str | None:
         """The index manifest of the result. It is written when the change contains key hashes or deleted rows."""
-        kept = staged.keeps or staged.base
-        before = kept.index_manifest if kept else None
+        source_snapshot = staged.keeps or staged.base
+        before = source_snapshot.index_manifest if source_snapshot else None
         if staged.keeps is not None:
             return before
         return index_after(
@@ -548,10 +548,11 @@ class _Commit:
 
     def _check_presence(self, entries: pa.Table) -> None:
         """Raise `Conflict` if new files are gone: a collection of orphans, or a reset of their branch, took them."""
-        gone = self._find_gone([entries])
-        if gone is not None:
+        missing_file = self._find_gone([entries])
+        if missing_file is not None:
             raise Conflict(
-                f"The new file {gone} is not there any more; {explain_gone(self.branch)}. Nothing was committed.",
+                f"The new file {missing_file} is not there any more; {explain_gone(self.branch)}. Nothing was "
+                "committed.",
                 kind="branch_moved" if is_taken_back(self.branch) else "file_gone",
             )
 
@@ -574,10 +575,10 @@ class _Commit:
                 and has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
             )
         ):
-            read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
+            basis_text = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
             raise Conflict(
-                f"Another writer changed rows of the same buckets after {read} was read to make this change. Nothing "
-                "was changed: read again and redo the change.",
+                f"Another writer changed rows of the same buckets after {basis_text} was read to make this change. "
+                "Nothing was changed: read again and redo the change.",
                 kind="rows_changed",
                 snapshot=None if basis.snapshot is None else basis.snapshot.id,
             )
@@ -593,8 +594,8 @@ class _Commit:
         deltas = None if self.checked is None else self._deltas_between(self.checked, head)
         if deltas is None or any(touches(entries, delta) for _, delta in deltas):
             keys = [field.type for field in self.schema.key_fields]
-            live = self.branch.manifests.live_entries(head)
-            check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
+            live_entries = self.branch.manifests.live_entries(head)
+            check_fits(entries, live=live_entries, key_types=keys, snapshot_id=head.id)
         self.checked = head
 
     def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
@@ -616,8 +617,8 @@ class _Commit:
     def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
         """The base list: all manifests of `base`. Small neighbours are merged when that is worth its cost."""
         if staged.live is not None:
-            described = self._write_manifests(staged.live)
-            return [replace(meta, added_snapshot=snapshot_id) for meta in described]
+            live_metas = self._write_manifests(staged.live)
+            return [replace(meta, added_snapshot=snapshot_id) for meta in live_metas]
         metas = [] if staged.base is None else list(self.branch.manifests.all_metas(staged.base))
         count_min = self.options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
@@ -633,8 +634,8 @@ class _Commit:
             names = tuple(meta.file_name for meta in run)
             if names not in self.merged:
                 # Combine all columns at once, before each is used: that takes Arrow a third of the time.
-                joined = pa.concat_tables(self.branch.manifests.entries(meta) for meta in run).combine_chunks()
-                entries = fold_run(joined)
+                run_entries = pa.concat_tables(self.branch.manifests.entries(meta) for meta in run).combine_chunks()
+                entries = fold_run(run_entries)
                 if plan.full:
                     entries = entries.filter(pc.equal(entries["kind"], ADD))
                 self.merged[names] = self._write_manifests(entries)
@@ -774,8 +775,8 @@ class _Commit:
 
     def _discard(self, *, keep: frozenset[str] = frozenset()) -> None:
         """Delete what this change wrote and nothing references. Best effort: what stays is an orphan."""
-        unused = [path for path in self.written if path not in keep]
-        discard(self.branch.store, unused)
+        unused_paths = [path for path in self.written if path not in keep]
+        discard(self.branch.store, unused_paths)
 
     def _discard_overtaken(self) -> None:
         """Delete the old files of rows that were numbered anew: the change is committed, so no later try needs them."""

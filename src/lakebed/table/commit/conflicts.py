@@ -39,8 +39,8 @@ def writes_same_buckets(entries: pa.Table, others: pa.Table) -> bool:
     """Whether another commit's delta may have changed rows in the buckets of `entries`."""
     if others.num_rows == 0 or entries.num_rows == 0:
         return False
-    theirs, ours = row_codes(_BUCKET, others, entries)
-    return bool(np.isin(theirs, ours).any())
+    other_codes, own_codes = row_codes(_BUCKET, others, entries)
+    return bool(np.isin(other_codes, own_codes).any())
 
 
 def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], snapshot_id: int) -> None:
@@ -55,13 +55,14 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
     Raises `Conflict`: with kind ``file_gone`` or ``keys_overlap``.
     """
     deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
-    wanted, live_codes = row_codes(IDENTITY, deletes, live)
-    gone = deletes.filter(pa.array(~np.isin(wanted, live_codes)))
-    if gone.num_rows:
-        name = gone["file_name"][0].as_py()
+    delete_codes, live_codes = row_codes(IDENTITY, deletes, live)
+    missing_entries = deletes.filter(pa.array(~np.isin(delete_codes, live_codes)))
+    if missing_entries.num_rows:
+        name = missing_entries["file_name"][0].as_py()
         raise Conflict(
-            f"{gone.num_rows} of {deletes.num_rows} files that this change replaces are no longer in snapshot "
-            f"{snapshot_id} ({name} is one): another writer replaced them. Read the table again and redo the change.",
+            f"{missing_entries.num_rows} of {deletes.num_rows} files that this change replaces are no longer in "
+            f"snapshot {snapshot_id} ({name} is one): another writer replaced them. Read the table again and redo the "
+            "change.",
             kind="file_gone",
             file=name,
             snapshot=snapshot_id,
@@ -95,15 +96,17 @@ def check_schemas(
 
     Raises `Conflict`, with kind ``schema_changed``. Cost: 1 GET for each older schema that is not cached.
     """
-    written: set[int] = set()
+    written_ids: set[int] = set()
     for change in changes:
-        gone = {file.file_name for file in change.deleted}
-        again = {file.file_name for file in change.added}
-        written |= {file.schema_id for file in (*change.added, *change.changelog) if file.file_name not in gone}
-        least = max([least, *(file.schema_id for file in change.deleted if file.file_name not in again)])
+        deleted_names = {file.file_name for file in change.deleted}
+        added_names = {file.file_name for file in change.added}
+        written_ids |= {
+            file.schema_id for file in (*change.added, *change.changelog) if file.file_name not in deleted_names
+        }
+        least = max([least, *(file.schema_id for file in change.deleted if file.file_name not in added_names)])
     if wanted is not None and wanted != newest.id:
         raise _schema_changed(wanted, newest)
-    check_written_schemas(written, newest=newest, schema_of=schema_of, upserts=upserts, least=least)
+    check_written_schemas(written_ids, newest=newest, schema_of=schema_of, upserts=upserts, least=least)
 
 
 def check_written_schemas(
@@ -143,17 +146,17 @@ def _schema_changed(made_under: int, newest: TableSchema) -> Conflict:
 def _check_keys_apart(
     entries: pa.Table, *, live: pa.Table, deletes: pa.Table, key_types: Sequence[str], snapshot_id: int
 ) -> None:
-    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.greater(entries["level"], 0)))
-    if added.num_rows == 0:
+    added_entries = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.greater(entries["level"], 0)))
+    if added_entries.num_rows == 0:
         return
     columns = [*IDENTITY, "min_key", "max_key"]
     level = ["partition", "bucket", "level"]
-    added = added.select(columns)
-    live_levels, added_levels = row_codes(level, live, added)
-    live_files, deleted_files, added_files = row_codes(IDENTITY, live, deletes, added)
+    added_entries = added_entries.select(columns)
+    live_levels, added_levels = row_codes(level, live, added_entries)
+    live_files, deleted_files, added_files = row_codes(IDENTITY, live, deletes, added_entries)
     is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
-    near = live.select(columns).filter(pa.array(is_near))
-    ranges = pa.concat_tables([near, added], promote_options="default")
+    near_entries = live.select(columns).filter(pa.array(is_near))
+    ranges = pa.concat_tables([near_entries, added_entries], promote_options="default")
     # Compare in the order in which rows are merged: 0.0 is above -0.0, NaN is the greatest float, and dates may have
     # any year.
     least, greatest = encode_keys([decode_rows(ranges[name].combine_chunks(), key_types) for name in columns[-2:]])

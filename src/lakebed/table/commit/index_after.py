@@ -49,22 +49,28 @@ def index_after(
     if of_hashes is None and of_vectors is None:
         return before
     index_entries = [] if before is None else branch.manifests.index_entries(before)
-    written = []
+    new_entries = []
     if of_hashes is None:
-        kept = [entry for entry in index_entries if entry.index_type == HASH]
+        kept_entries = [entry for entry in index_entries if entry.index_type == HASH]
     else:
-        kept = list(of_hashes.kept)
+        kept_entries = list(of_hashes.kept)
         for partition, bucket, hashes in of_hashes.written:
             body = encode_hashes(hashes)
-            written.append(IndexEntry(partition, bucket, put(body), len(body), len(hashes)))
+            new_entries.append(IndexEntry(partition, bucket, put(body), len(body), len(hashes)))
     if of_vectors is None:
-        kept += [entry for entry in index_entries if entry.index_type != HASH]
+        kept_entries += [entry for entry in index_entries if entry.index_type != HASH]
     else:
-        kept += of_vectors.kept
+        kept_entries += of_vectors.kept
         for partition, bucket, vectors in of_vectors.written:
             body, ranges = encode_vectors(vectors)
-            written.append(IndexEntry(partition, bucket, put(body), len(body), len(ranges), DELETION_VECTORS, ranges))
-    return put_manifest(encode_index_manifest([*kept, *written])) if kept or written or of_hashes else None
+            new_entries.append(
+                IndexEntry(partition, bucket, put(body), len(body), len(ranges), DELETION_VECTORS, ranges)
+            )
+    return (
+        put_manifest(encode_index_manifest([*kept_entries, *new_entries]))
+        if kept_entries or new_entries or of_hashes
+        else None
+    )
 
 
 def _hashes_after(
@@ -92,15 +98,17 @@ def _vectors_after(
     if before is None and not marks:
         return None
     is_added = pc.equal(entries["kind"], ADD)
-    added, deleted = (entries.filter(mask)["file_name"].to_pylist() for mask in (is_added, pc.invert(is_added)))
-    gone = set(deleted) - set(added)
-    if not gone and not marks:
+    added_names, deleted_names = (
+        entries.filter(mask)["file_name"].to_pylist() for mask in (is_added, pc.invert(is_added))
+    )
+    gone_names = set(deleted_names) - set(added_names)
+    if not gone_names and not marks:
         return None
     index_entries = () if before is None else branch.manifests.index_entries(before)
     return vector_update(
         changes,
         entries=[entry for entry in index_entries if entry.index_type != HASH],
-        gone=gone,
+        gone=gone_names,
         schema=branch.schema,
         layout=branch.layout,
         load=partial(load_positions, branch.store),

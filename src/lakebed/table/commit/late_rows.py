@@ -60,12 +60,12 @@ def number_after(
         files.setdefault((change.partition, change.bucket), []).extend(change.added)
     index = BucketIndex(_entries_near(branch.manifests.live_entries(head), files))
     shifts: dict[tuple[bytes, int], int] = {}
-    for bucket, added in files.items():
-        least = min((file.min_sequence_number for file in added), default=None)
+    for bucket, added_files in files.items():
+        lowest_number = min((file.min_sequence_number for file in added_files), default=None)
         free = index.next_sequence(*bucket)
-        if least is not None and least < free:
-            gap = min(sum(file.row_count for file in added) << _GAP_BITS * min(times, 4), _GAP_MAX)
-            shifts[bucket] = free - least + gap
+        if lowest_number is not None and lowest_number < free:
+            gap = min(sum(file.row_count for file in added_files) << _GAP_BITS * min(times, 4), _GAP_MAX)
+            shifts[bucket] = free - lowest_number + gap
     if not shifts:
         return None
     return [
@@ -83,8 +83,8 @@ def _entries_near(live: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.
     """
     partitions = pa.array({partition for partition, _ in buckets}, live.schema.field("partition").type)
     numbers = pa.array({bucket for _, bucket in buckets}, live.schema.field("bucket").type)
-    near = pc.and_(pc.is_in(live["partition"], value_set=partitions), pc.is_in(live["bucket"], value_set=numbers))
-    return live.select(["partition", "bucket", "max_sequence_number", "total_buckets"]).filter(near)
+    is_near = pc.and_(pc.is_in(live["partition"], value_set=partitions), pc.is_in(live["bucket"], value_set=numbers))
+    return live.select(["partition", "bucket", "max_sequence_number", "total_buckets"]).filter(is_near)
 
 
 def _renumber(
@@ -107,9 +107,9 @@ def _renumber(
         try:
             # The windows of a single file are its rows, unmerged.
             for rows in merge_windows(branch.store, split, plan=plan, fields=schema.fields, keep_deletes=True):
-                at = rows.schema.get_field_index(SEQUENCE_COLUMN)
-                numbers = pc.add(rows.column(at), shift)
-                writer.write(rows.set_column(at, rows.schema.field(at), numbers).combine_chunks())
+                position = rows.schema.get_field_index(SEQUENCE_COLUMN)
+                numbers = pc.add(rows.column(position), shift)
+                writer.write(rows.set_column(position, rows.schema.field(position), numbers).combine_chunks())
             files += writer.close()
         finally:
             note(writer.paths)
@@ -117,7 +117,7 @@ def _renumber(
 
 
 def _split_of(change: BucketChange, file: DataFile, schema: TableSchema) -> Split:
-    folder, *others = Placement.of(schema).folders(change.partition, change.bucket)
+    folder, *other_folders = Placement.of(schema).folders(change.partition, change.bucket)
     return Split(
         partition=change.partition,
         partition_values={},
@@ -127,5 +127,5 @@ def _split_of(change: BucketChange, file: DataFile, schema: TableSchema) -> Spli
         needs_merge=True,
         schema_id=schema.id,
         row_count=file.row_count,
-        other_folders=tuple(others),
+        other_folders=tuple(other_folders),
     )

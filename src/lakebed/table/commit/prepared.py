@@ -116,15 +116,15 @@ def commit_prepared(
         began_in = find_branch_id(branch)
         head = _find_base(branch, snapshot)
         schema = branch.refresh()
-        listed = branch.schemas.listed
+        schema_object = branch.schemas.listed
         if check_table is not None:
             check_table()
-        known = _find_committed(branch, snapshot, head)
-        if known is not None or not _is_on_top(branch, snapshot, head, base_uuid):
-            return known
+        earlier_snapshot = _find_committed(branch, snapshot, head)
+        if earlier_snapshot is not None or not _is_on_top(branch, snapshot, head, base_uuid):
+            return earlier_snapshot
         try:
-            whole = _complete(branch, snapshot, head, schema, committer=committer)
-            look = _plan_look(branch, whole, schema)
+            full_snapshot = _complete(branch, snapshot, head, schema, committer=committer)
+            look = _plan_look(branch, full_snapshot, schema)
         except LakebedError as error:
             newest = branch.snapshots.latest()
             if newest != head:  # another commit was first, perhaps this very one, or a rollback deleted files of it
@@ -134,16 +134,16 @@ def commit_prepared(
             raise
 
         def confirm() -> None:
-            confirm_commit(branch, whole, began_in, schema, listed)
+            confirm_commit(branch, full_snapshot, began_in, schema, schema_object)
             look()
 
         try:
-            branch.snapshots.append(whole, confirm=confirm, hints=False)
-        except Conflict as lost:
-            if lost.kind in ("schema_changed", "branch_replaced"):  # the table was created again
+            branch.snapshots.append(full_snapshot, confirm=confirm, hints=False)
+        except Conflict as error:
+            if error.kind in ("schema_changed", "branch_replaced"):  # the table was created again
                 raise
             return _find_committed(branch, snapshot, branch.snapshots.latest())
-        return whole
+        return full_snapshot
 
 
 def _plan_look(branch: TableBranch, snapshot: Snapshot, schema: TableSchema) -> Callable[[], None]:
@@ -195,10 +195,13 @@ def _find_committed(branch: TableBranch, snapshot: Snapshot, head: Snapshot | No
     """
     if head is None or snapshot.id > head.id:
         return None
-    taken = head if snapshot.id == head.id else branch.snapshots.find(snapshot.id)
-    if taken is not None:
-        is_same = (taken.uuid, taken.delta_manifest_list) == (snapshot.uuid, snapshot.delta_manifest_list)
-        return taken if is_same else None
+    existing_snapshot = head if snapshot.id == head.id else branch.snapshots.find(snapshot.id)
+    if existing_snapshot is not None:
+        is_same = (existing_snapshot.uuid, existing_snapshot.delta_manifest_list) == (
+            snapshot.uuid,
+            snapshot.delta_manifest_list,
+        )
+        return existing_snapshot if is_same else None
     outcome = branch.snapshots.log.create_outcome(snapshot.id, snapshot.uuid)
     if outcome == "won":
         return head
@@ -245,19 +248,19 @@ def _complete(
         snapshot.base_manifest_list, size_bytes=snapshot.base_manifest_list_size, parts=before
     )
     delta = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
-    live = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
-    _check_base(branch, base, head, live)
+    live_entries = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
+    _check_base(branch, base, head, live_entries)
     entries = branch.manifests.concat_entries(delta)
-    _check_entries(branch, entries, live, schema)
-    _check_change(branch, snapshot, entries, live, schema)
-    gone = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live))
-    if gone is not None:
-        raise _invalid(f"the file {gone}, which it adds, is not there; {explain_gone(branch)}")
-    check_columns(branch, entries, schema, select_new=partial(_select_new, live=live))
+    _check_entries(branch, entries, live_entries, schema)
+    _check_change(branch, snapshot, entries, live_entries, schema)
+    missing_file = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live_entries))
+    if missing_file is not None:
+        raise _invalid(f"the file {missing_file}, which it adds, is not there; {explain_gone(branch)}")
+    check_columns(branch, entries, schema, select_new=partial(_select_new, live=live_entries))
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
-        _check_entries(branch, branch.manifests.concat_entries(logs), live, schema)
-    _check_index(branch, snapshot, head, entries, live, schema)
+        _check_entries(branch, branch.manifests.concat_entries(logs), live_entries, schema)
+    _check_index(branch, snapshot, head, entries, live_entries, schema)
     delta_rows = row_count_delta(entries)
     inherited = load_inherited(() if head is None else newest_first(branch, head))
     marks = [mark for mark in (snapshot.watermark, head.watermark if head else None) if mark is not None]
@@ -293,8 +296,10 @@ def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
     )
     _check_names(name for name in names if name is not None)
     # A client that rewrites manifests repeats the properties of the snapshot that it rewrites. Those are not its own.
-    repeated = {} if head is None else head.properties
-    if any(name.startswith(_RESERVED) and repeated.get(name) != value for name, value in snapshot.properties.items()):
+    old_properties = {} if head is None else head.properties
+    if any(
+        name.startswith(_RESERVED) and old_properties.get(name) != value for name, value in snapshot.properties.items()
+    ):
         raise _invalid(f"its properties hold a name that begins with {_RESERVED}, which only lakebed writes")
     if head is not None and (snapshot.next_row_id or 0) < (head.next_row_id or 0):
         raise _invalid(f"its next row id is {snapshot.next_row_id}, below {head.next_row_id} of the newest snapshot")
@@ -326,11 +331,11 @@ def _check_base(branch: TableBranch, base: Sequence[ManifestMeta], head: Snapsho
     if [meta.file_name for meta in base] == [meta.file_name for meta in of_head]:
         return
     _check_names(meta.file_name for meta in base)
-    merged = branch.manifests.live_of(base)
-    ours, theirs = row_codes(IDENTITY, live, merged)
-    if len(ours) != len(theirs) or not np.isin(ours, theirs).all():
+    base_entries = branch.manifests.live_of(base)
+    live_codes, base_codes = row_codes(IDENTITY, live, base_entries)
+    if len(live_codes) != len(base_codes) or not np.isin(live_codes, base_codes).all():
         raise _invalid(
-            f"its base list has {merged.num_rows} live files, and not the {live.num_rows} of snapshot "
+            f"its base list has {base_entries.num_rows} live files, and not the {live.num_rows} of snapshot "
             f"{0 if head is None else head.id}, on which it is to be committed"
         )
 
@@ -360,17 +365,17 @@ def _check_change(
     """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
     # A change has few files: comparing them as Python texts takes less time than Arrow's overhead.
     columns = zip(*(entries[name].to_pylist() for name in ("kind", "file_name", "schema_id")), strict=True)
-    added: list[tuple[str, int]] = []
-    deleted: list[tuple[str, int]] = []
+    added_files: list[tuple[str, int]] = []
+    deleted_files: list[tuple[str, int]] = []
     for kind, name, schema_id in columns:
-        (added if kind == ADD else deleted).append((name, schema_id))
+        (added_files if kind == ADD else deleted_files).append((name, schema_id))
     snapshot_id = snapshot.id - 1
     if rests_on_state(entries):
         keys = [field.type for field in schema.key_fields]
         check_fits(entries, live=live, key_types=keys, snapshot_id=snapshot_id)
-    deleted_names = {name for name, _ in deleted}
-    fresh = [(name, schema_id) for name, schema_id in added if name not in deleted_names]
-    is_twice = pc.is_in(live["file_name"], value_set=pa.array([name for name, _ in fresh], pa.string()))
+    deleted_names = {name for name, _ in deleted_files}
+    new_files = [(name, schema_id) for name, schema_id in added_files if name not in deleted_names]
+    is_twice = pc.is_in(live["file_name"], value_set=pa.array([name for name, _ in new_files], pa.string()))
     if pc.any(is_twice).as_py():
         name = live["file_name"].filter(is_twice)[0].as_py()
         raise Conflict(
@@ -379,13 +384,13 @@ def _check_change(
             kind="file_twice",
             file=name,
         )
-    added_names = {name for name, _ in added}
+    added_names = {name for name, _ in added_files}
     check_written_schemas(
-        {schema_id for _, schema_id in fresh},
+        {schema_id for _, schema_id in new_files},
         newest=schema,
         schema_of=branch.schemas.load,
         upserts=snapshot.commit_kind == "APPEND",
-        least=max((schema_id for name, schema_id in deleted if name not in added_names), default=0),
+        least=max((schema_id for name, schema_id in deleted_files if name not in added_names), default=0),
     )
 
 
@@ -406,16 +411,16 @@ def _check_index(
     index: tuple[IndexEntry, ...] = ()
     if snapshot.index_manifest is not None and not (is_same and not is_dynamic(schema)):
         index = tuple(branch.manifests.index_entries(snapshot.index_manifest))
-    known: Sequence[IndexEntry] = () if before is None or is_same else branch.manifests.index_entries(before)
+    known_entries: Sequence[IndexEntry] = () if before is None or is_same else branch.manifests.index_entries(before)
     if not is_same:
         _check_names(entry.file_name for entry in index)
         if any(entry.external_path is not None for entry in index):
             raise _invalid("an index file lies outside the table")
         _check_vectors(branch, index, vectors, entries, live)
-        _check_hashes(branch, index, known)
+        _check_hashes(branch, index, known_entries)
     # Where a key may move between partitions, other clients keep no index in the table.
     if is_dynamic(schema) and set(schema.partition_keys) <= set(schema.primary_keys):
-        _check_index_is_whole(branch, snapshot, index, known, entries, live)
+        _check_index_is_whole(branch, snapshot, index, known_entries, entries, live)
 
 
 def _check_compaction(branch: TableBranch, entries: pa.Table, vectors: Mapping[str, VectorPlace]) -> None:
@@ -425,19 +430,21 @@ def _check_compaction(branch: TableBranch, entries: pa.Table, vectors: Mapping[s
     """
     columns = zip(*(entries[name].to_pylist() for name in (*_BUCKET, "file_name", "kind", "row_count")), strict=True)
     surplus: dict[tuple[bytes, int], int] = {}
-    gone: dict[str, tuple[bytes, int]] = {}
-    again: set[str] = set()
+    deleted_places: dict[str, tuple[bytes, int]] = {}
+    added_names: set[str] = set()
     for partition, bucket, name, kind, row_count in columns:
         place = partition, bucket
         surplus[place] = surplus.get(place, 0) + (row_count if kind == ADD else -row_count)
         if kind == ADD:
-            again.add(name)
+            added_names.add(name)
         else:
-            gone[name] = place
-    marked = {name: place for name, place in gone.items() if name in vectors and name not in again}
-    for name, place in marked.items():
+            deleted_places[name] = place
+    marked_places = {
+        name: place for name, place in deleted_places.items() if name in vectors and name not in added_names
+    }
+    for name, place in marked_places.items():
         surplus[place] += len(load_positions(branch.store, vectors[name]))
-    for name, place in marked.items():
+    for name, place in marked_places.items():
         if surplus[place] > 0:
             raise _rows_changed(name)
 
@@ -449,9 +456,9 @@ def _check_vectors(
     entries: pa.Table,
     live: pa.Table,
 ) -> None:
-    deleted = entries.filter(pc.not_equal(entries["kind"], ADD))["file_name"]
-    added = entries.filter(pc.equal(entries["kind"], ADD))["file_name"]
-    stays = (set(live["file_name"].to_pylist()) - set(deleted.to_pylist())) | set(added.to_pylist())
+    deleted_names = entries.filter(pc.not_equal(entries["kind"], ADD))["file_name"]
+    added_names = entries.filter(pc.equal(entries["kind"], ADD))["file_name"]
+    stays = (set(live["file_name"].to_pylist()) - set(deleted_names.to_pylist())) | set(added_names.to_pylist())
     now = places_of(index, branch.layout)
     load = partial(load_positions, branch.store)
     for name, place in vectors.items():
@@ -473,8 +480,10 @@ def _rows_changed(name: str) -> Conflict:
 def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], known: Sequence[IndexEntry]) -> None:
     """Raise `Conflict` if a key of a dynamic bucket would be in two buckets. Cost: 1 GET an index file not cached."""
     names = {entry.file_name for entry in known}
-    changed = {entry.partition for entry in index if entry.index_type == HASH and entry.file_name not in names}
-    for partition in changed:
+    changed_partitions = {
+        entry.partition for entry in index if entry.index_type == HASH and entry.file_name not in names
+    }
+    for partition in changed_partitions:
         of_partition = [entry for entry in index if entry.index_type == HASH and entry.partition == partition]
         hashes, buckets = branch.hash_index.load_partition(of_partition)
         is_again = (hashes[1:] == hashes[:-1]) & (buckets[1:] != buckets[:-1])
@@ -499,11 +508,11 @@ def _check_index_is_whole(
     An overwrite may leave out the keys of buckets that keep no file.
     """
     is_added = pc.equal(entries["kind"], ADD)
-    deleted = entries.filter(pc.invert(is_added))["file_name"]
-    kept = live.filter(pc.invert(pc.is_in(live["file_name"], value_set=deleted)))
-    needed = {*_buckets_of(kept)}
+    deleted_names = entries.filter(pc.invert(is_added))["file_name"]
+    remaining_entries = live.filter(pc.invert(pc.is_in(live["file_name"], value_set=deleted_names)))
+    needed_places = {*_buckets_of(remaining_entries)}
     if snapshot.commit_kind != "OVERWRITE":
-        needed |= {*_buckets_of(live)}
+        needed_places |= {*_buckets_of(live)}
     hashes_of: dict[tuple[bytes, int], list[IndexEntry]] = {}
     for entry in index:
         if entry.index_type == HASH:
@@ -511,7 +520,7 @@ def _check_index_is_whole(
     names = {entry.file_name for entry in index}
     for entry in known:
         place = entry.partition, entry.bucket
-        if entry.index_type != HASH or entry.file_name in names or place not in needed:
+        if entry.index_type != HASH or entry.file_name in names or place not in needed_places:
             continue
         hashes, _ = branch.hash_index.load_partition(hashes_of.get(place, ()))
         if not np.isin(branch.hash_index.hashes(entry), hashes).all():

@@ -81,10 +81,12 @@ def find_gone_file(
     if not is_old.any():
         return None
     is_added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))
-    old = select_new(entries.filter(pc.and_(is_added, pa.array(is_old))))
+    old_entries = select_new(entries.filter(pc.and_(is_added, pa.array(is_old))))
     folders_of = Placement.of(schema)
     names: dict[tuple[bytes, int], list[str]] = {}
-    for partition, bucket, name in zip(*(old[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
+    for partition, bucket, name in zip(
+        *(old_entries[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True
+    ):
         names.setdefault((partition, bucket), []).append(name)
     if isinstance(branch.store, _FindsMany):
         paths = [
@@ -116,15 +118,16 @@ def confirm_kept(
     """
     if not is_taken_back(branch):
         return
-    gone = _find_missing(branch, parts) or find_gone()
-    if gone is None:
+    missing_file = _find_missing(branch, parts) or find_gone()
+    if missing_file is None:
         return
     now = branch.snapshots.find(snapshot.id)
     if now is not None and now.uuid == snapshot.uuid:
         raise Conflict(
-            f"The file {gone} of the commit is not there any more; {_WHY_TAKEN_BACK}. The commit was withdrawn.",
+            f"The file {missing_file} of the commit is not there any more; {_WHY_TAKEN_BACK}. The commit was "
+            "withdrawn.",
             kind="branch_moved",
-            path=gone,
+            path=missing_file,
         )
 
 

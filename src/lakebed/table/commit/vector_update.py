@@ -50,8 +50,8 @@ class VectorUpdate:
 
 def read_files(change: BucketChange) -> set[str]:
     """The names of the files whose rows a change was made from: files that it deletes, or deletes rows of."""
-    again = {file.file_name for file in change.added}
-    return {file.file_name for file in change.deleted if file.file_name not in again} | set(change.vectors)
+    added_names = {file.file_name for file in change.added}
+    return {file.file_name for file in change.deleted if file.file_name not in added_names} | set(change.vectors)
 
 
 def check_vectors(
@@ -72,8 +72,8 @@ def check_vectors(
     """
     for change in changes:
         for name in sorted(read_files(change)):
-            then = change.applied[name] if name in change.applied else at_basis.get(name)
-            if not _is_same(then, now.get(name), load):
+            old_place = change.applied[name] if name in change.applied else at_basis.get(name)
+            if not _is_same(old_place, now.get(name), load):
                 raise Conflict(
                     f"Another writer deleted rows of the file {name} after they were read to make this change. "
                     "Nothing was changed: read again and redo the change.",
@@ -103,10 +103,10 @@ def has_deleted(
     buckets: set[Bucket] | None = None
     if entries is not None:
         buckets = set(zip(*(entries[name].to_pylist() for name in ("partition", "bucket")), strict=True))
-    then = vectors_of(branch, before)
+    old_places = vectors_of(branch, before)
     load = partial(load_positions, branch.store)
     return any(
-        not _is_same(then.get(name), place, load)
+        not _is_same(old_places.get(name), place, load)
         for entry in branch.manifests.index_entries(now.index_manifest)
         if buckets is None or (entry.partition, entry.bucket) in buckets
         for name, place in places_of([entry], branch.layout).items()
@@ -121,12 +121,12 @@ def check_live(changes: Sequence[BucketChange], *, branch: TableBranch, head: Sn
     names = {name for change in changes for name in change.vectors}
     if not names:
         return
-    live = set() if head is None else set(branch.manifests.live_entries(head)["file_name"].to_pylist())
-    if gone := names - live:
-        name = min(gone)
+    live_names = set() if head is None else set(branch.manifests.live_entries(head)["file_name"].to_pylist())
+    if missing_names := names - live_names:
+        name = min(missing_names)
         raise Conflict(
-            f"{len(gone)} of {len(names)} files that this change deletes rows of are no longer in the newest snapshot "
-            f"({name} is one): another writer replaced them. Read the table again and redo the change.",
+            f"{len(missing_names)} of {len(names)} files that this change deletes rows of are no longer in the newest "
+            f"snapshot ({name} is one): another writer replaced them. Read the table again and redo the change.",
             kind="file_gone",
             file=name,
         )
@@ -152,31 +152,36 @@ def vector_update(
     Raises `UnsupportedFormat`: there are indexes of a kind that lakebed does not know; `InvalidRequest`: the table
     needs 64-bit vectors. Cost: 1 GET for each vector that is written again.
     """
-    added: dict[Bucket, dict[str, Positions]] = {}
+    added_vectors: dict[Bucket, dict[str, Positions]] = {}
     for change in changes:
-        for name, packed in change.vectors.items():
-            of_bucket = added.setdefault((change.partition, change.bucket), {})
-            of_bucket[name] = _join_positions(of_bucket.get(name), decode_positions(packed))
+        for name, content in change.vectors.items():
+            of_bucket = added_vectors.setdefault((change.partition, change.bucket), {})
+            of_bucket[name] = _join_positions(of_bucket.get(name), decode_positions(content))
     has_buckets = bool(schema.primary_keys) or TableOptions(schema.options).get(BUCKET) > 0
-    kept: list[IndexEntry] = []
-    written = {bucket: dict(vectors) for bucket, vectors in added.items()}
-    is_changed = bool(added)
+    kept_entries: list[IndexEntry] = []
+    vectors_by_bucket = {bucket: dict(vectors) for bucket, vectors in added_vectors.items()}
+    is_changed = bool(added_vectors)
     for entry in entries:
         bucket = (entry.partition, entry.bucket)
-        joins = bucket in added and (has_buckets or entry.file_size < INDEX_FILE_BYTES)
-        touched = any(vector.data_file in gone or vector.data_file in added.get(bucket, {}) for vector in entry.ranges)
-        if entry.index_type != DELETION_VECTORS or not (joins or touched):
-            kept.append(entry)
+        joins = bucket in added_vectors and (has_buckets or entry.file_size < INDEX_FILE_BYTES)
+        is_touched = any(
+            vector.data_file in gone or vector.data_file in added_vectors.get(bucket, {}) for vector in entry.ranges
+        )
+        if entry.index_type != DELETION_VECTORS or not (joins or is_touched):
+            kept_entries.append(entry)
             continue
         is_changed = True
-        vectors = written.setdefault(bucket, {})
+        vectors = vectors_by_bucket.setdefault(bucket, {})
         for name, place in places_of([entry], layout).items():
             if name not in gone:
                 vectors[name] = _join_positions(vectors.get(name), load(place))
     if not is_changed:
         return None
-    _check_kinds(kept)
-    if any(written.values()) and schema.options.get("deletion-vectors.bitmap64", "false").strip().lower() == "true":
+    _check_kinds(kept_entries)
+    if (
+        any(vectors_by_bucket.values())
+        and schema.options.get("deletion-vectors.bitmap64", "false").strip().lower() == "true"
+    ):
         raise InvalidRequest(
             "The table has deletion-vectors.bitmap64=true: lakebed reads such vectors and does not write them. Delete "
             "rows with the client that set the option, or compact the table first.",
@@ -185,11 +190,11 @@ def vector_update(
         )
     files = [
         (partition, bucket, part)
-        for (partition, bucket), vectors in written.items()
+        for (partition, bucket), vectors in vectors_by_bucket.items()
         for part in ([vectors] if has_buckets else _cut(vectors))
         if part
     ]
-    return VectorUpdate(tuple(kept), tuple(files))
+    return VectorUpdate(tuple(kept_entries), tuple(files))
 
 
 def _join_positions(positions: Positions | None, other: Positions) -> Positions:

@@ -54,26 +54,31 @@ def check_columns(
     """
     if not is_taken_back(branch):
         return
-    added = select_new(entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))))
-    seen: set[int] = set()
+    added_entries = select_new(
+        entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"])))
+    )
+    seen_ids: set[int] = set()
     columns = ("schema_id", "partition", "bucket", "file_name", "file_size")
-    for schema_id, partition, bucket, name, size_bytes in zip(*(added[it].to_pylist() for it in columns), strict=True):
-        if schema_id in seen or not name.endswith(_FORMAT):
+    for schema_id, partition, bucket, name, size_bytes in zip(
+        *(added_entries[column].to_pylist() for column in columns), strict=True
+    ):
+        if schema_id in seen_ids or not name.endswith(_FORMAT):
             continue
-        seen.add(schema_id)
+        seen_ids.add(schema_id)
         for folder in Placement.of(schema).folders(partition, bucket):
             try:
                 footer = read_footer(branch.store, f"{folder}/{name}", size_bytes=size_bytes)
             except (NotFound, Corruption):
                 continue  # in another folder; or damaged, which readers report
-            other = _find_other(footer.schema.to_arrow_schema(), branch.schemas.load(schema_id))
-            if other is not None:
+            other_column = _find_other(footer.schema.to_arrow_schema(), branch.schemas.load(schema_id))
+            if other_column is not None:
                 raise Conflict(
-                    f"The file {folder}/{name} has a column {other.name!r} of {other.type}, and schema {schema_id}, "
-                    "under which it was written, has none such: a reset of the branch took the columns back since its "
-                    "writer opened the table. Nothing was changed: open the table again and redo the change.",
+                    f"The file {folder}/{name} has a column {other_column.name!r} of {other_column.type}, and schema "
+                    f"{schema_id}, under which it was written, has none such: a reset of the branch took the columns "
+                    "back since its writer opened the table. Nothing was changed: open the table again and redo the "
+                    "change.",
                     kind="schema_changed",
-                    column=other.name,
+                    column=other_column.name,
                 )
 
 
@@ -90,5 +95,5 @@ def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
 
 def _is_alike(written: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether two types may belong to one column: clients write some types differently."""
-    ours, theirs = ([is_kind(kind) for is_kind in _KINDS] for kind in (written, wanted))
-    return ours == theirs or not any(ours) or not any(theirs)
+    written_kinds, wanted_kinds = ([is_kind(kind) for is_kind in _KINDS] for kind in (written, wanted))
+    return written_kinds == wanted_kinds or not any(written_kinds) or not any(wanted_kinds)

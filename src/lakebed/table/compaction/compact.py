@@ -96,9 +96,9 @@ class CompactReport:
     dry_run: bool
 
     def __repr__(self) -> str:
-        made = "dry_run=True" if self.dry_run else f"snapshot={self.snapshot.id if self.snapshot else None}"
+        outcome = "dry_run=True" if self.dry_run else f"snapshot={self.snapshot.id if self.snapshot else None}"
         return (
-            f"CompactReport({made}, tasks={len(self.tasks)}, files={self.files_before} -> {self.files_after}, "
+            f"CompactReport({outcome}, tasks={len(self.tasks)}, files={self.files_before} -> {self.files_after}, "
             f"bytes={self.bytes_before} -> {self.bytes_after})"
         )
 
@@ -127,8 +127,8 @@ def run_task(
     """
     schema = plan.schema
     plan = replace(plan, where=None, window_bytes=window_bytes)
-    moved = tuple(replace(file, level=task.output_level) for file in task.moved)
-    added: Sequence[DataFile] = ()
+    moved_files = tuple(replace(file, level=task.output_level) for file in task.moved)
+    new_files: Sequence[DataFile] = ()
     changelog: Sequence[DataFile] = ()
     new_writer = partial(
         RollingWriter,
@@ -142,14 +142,16 @@ def run_task(
     settings = file_settings(schema)
     writer = new_writer(settings=settings, file_source=FileSource.COMPACT)
     logger = new_writer(settings=changelog_settings(settings, schema))
-    marked = _Marked()
+    marks = _Marked()
     try:
         if task.split.files:
-            marked = _rewrite(writer, store, task, plan)
-            added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
+            marks = _rewrite(writer, store, task, plan)
+            new_files = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
         if task.logs_changes:
             before = [file for file in task.split.files if file.level == task.output_level]
-            changelog = log_rewrite(logger, store, task.split, before=before, after=(*added, *moved), plan=plan)
+            changelog = log_rewrite(
+                logger, store, task.split, before=before, after=(*new_files, *moved_files), plan=plan
+            )
     except BaseException:
         discard(store, (*writer.paths, *logger.paths))
         raise
@@ -157,13 +159,13 @@ def run_task(
         partition=task.split.partition,
         bucket=task.split.bucket,
         total_buckets=task.total_buckets,
-        added=(*added, *moved),
-        deleted=(*task.inputs, *marked.emptied),
+        added=(*new_files, *moved_files),
+        deleted=(*task.inputs, *marks.emptied),
         changelog=tuple(changelog),
-        vectors=marked.vectors,
+        vectors=marks.vectors,
         applied={
             **{file.file_name: task.split.vectors.get(file.file_name) for file in task.split.files},
-            **marked.applied,
+            **marks.applied,
         },
     )
 
@@ -181,8 +183,8 @@ class _Marked:
 def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> _Marked:
     """Write the rows of a task's files, and look up their keys in the task's older files."""
     if not plan.schema.primary_keys:
-        everything = replace(plan, columns=tuple(field.name for field in plan.schema.fields))
-        for batch in read_split(store, task.split, plan=everything):
+        full_plan = replace(plan, columns=tuple(field.name for field in plan.schema.fields))
+        for batch in read_split(store, task.split, plan=full_plan):
             writer.write(pa.Table.from_batches([batch]))
         return _Marked()
     keep_deletes = not task.drop_deletes
@@ -252,9 +254,9 @@ def compact(
         own_files = OwnFiles(changes)
         try:
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes, own_files=own_files))
-        except Conflict as lost:
+        except Conflict as error:
             discard_changes(branch, changes)
-            if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:
+            if tries_left == 0 or error.kind not in _PLANNED_AGAIN:
                 raise
             continue
         except BaseException as error:
@@ -276,12 +278,12 @@ def _run_tasks(
     pool = branch.environment.runtime.pool(worker_count)
     total = sum(task.input_bytes for task in tasks)
     changes: list[BucketChange] = []
-    finished: list[BucketChange] = []
+    finished_changes: list[BucketChange] = []
     bytes_done = 0
 
     def run(task: CompactTask) -> BucketChange:
         change = run_task(branch.store, task, plan=plan, environment=branch.environment)
-        finished.append(change)
+        finished_changes.append(change)
         return change
 
     try:
@@ -294,7 +296,7 @@ def _run_tasks(
         finally:
             pool.close()
     except BaseException:
-        discard_changes(branch, finished)
+        discard_changes(branch, finished_changes)
         raise
     return changes
 

@@ -150,13 +150,13 @@ class _Bucket:
             while picked_count < len(runs) and runs[picked_count][0].level <= 1:
                 picked_count += 1
             output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
-        picked = [file for run in runs[:picked_count] for file in run]
-        if picked_count < len(runs) and not marks and _needs_oldest(picked, engine):
+        picked_files = [file for run in runs[:picked_count] for file in run]
+        if picked_count < len(runs) and not marks and _needs_oldest(picked_files, engine):
             picked_count, output_level = len(runs), level_max
-            picked = [file for run in runs for file in run]
+            picked_files = [file for run in runs for file in run]
         older_levels = [run[0].level for run in runs[picked_count:]]
         older = [file for run in runs[picked_count:] for file in run] if marks else []
-        groups, moved = self._groups(picked, older, output_level=output_level, engine=engine, full=full)
+        groups, moved_files = self._groups(picked_files, older, output_level=output_level, engine=engine, full=full)
         drop_deletes = (marks or not older_levels) and engine.drops_deletes
         logs_changes = output_level == level_max and producer_of(self.schema) is Producer.FULL_COMPACTION
         tasks = [
@@ -170,11 +170,13 @@ class _Bucket:
             )
             for group in groups
         ]
-        if moved and tasks:
-            tasks[0] = replace(tasks[0], moved=tuple(moved))
-        elif moved:
+        if moved_files and tasks:
+            tasks[0] = replace(tasks[0], moved=tuple(moved_files))
+        elif moved_files:
             tasks = [
-                CompactTask(self.split, self.total_buckets, output_level, drop_deletes, tuple(moved), logs_changes)
+                CompactTask(
+                    self.split, self.total_buckets, output_level, drop_deletes, tuple(moved_files), logs_changes
+                )
             ]
         return tasks
 
@@ -198,8 +200,8 @@ class _Bucket:
         small_bytes = file_settings(self.schema).target_file_bytes * SMALL_FILE_SHARE
         sections = key_sections(picked, schema=self.schema)
 
-        fresh = [file for file in picked if file.level == 0]
-        looked_up, _ = _sharing_keys(fresh, older, schema=self.schema)
+        new_files = [file for file in picked if file.level == 0]
+        looked_up, _ = _sharing_keys(new_files, older, schema=self.schema)
 
         def stays(file: DataFile) -> bool:
             return is_final(file) and file.file_name not in looked_up and not _is_worn(file, self.vectors, full=full)
@@ -212,22 +214,22 @@ class _Bucket:
                 continue
             neighbours = sections[max(0, position - 1) : position] + sections[position + 1 : position + 2]
             is_small = section[0].file_size < small_bytes
-            if is_small and any(len(other) > 1 or other[0].file_size < small_bytes for other in neighbours):
+            if is_small and any(len(neighbour) > 1 or neighbour[0].file_size < small_bytes for neighbour in neighbours):
                 groups[-1].extend(section)
             else:
                 alone.extend(section)
                 groups.append([])
         alone.extend(group[0] for group in groups if len(group) == 1 and stays(group[0]))
-        merged = [group for group in groups if len(group) > 1 or (group and not stays(group[0]))]
-        return merged, [file for file in alone if file.level != output_level]
+        merged_groups = [group for group in groups if len(group) > 1 or (group and not stays(group[0]))]
+        return merged_groups, [file for file in alone if file.level != output_level]
 
     def _look_up(self, files: Sequence[DataFile], older: Sequence[DataFile]) -> Split | None:
         """The older files that may have keys of the new files among `files`.
 
         New are those of level 0; others need no lookup.
         """
-        fresh = [file for file in files if file.level == 0]
-        _, matches = _sharing_keys(fresh, older, schema=self.schema)
+        new_files = [file for file in files if file.level == 0]
+        _, matches = _sharing_keys(new_files, older, schema=self.schema)
         return _with_files(self.split, matches, self.vectors) if matches else None
 
 
@@ -238,14 +240,14 @@ def _sharing_keys(
     if not fresh or not older:
         return set(), []
     names = {file.file_name for file in fresh}
-    sharing: set[str] = set()
-    shared: list[DataFile] = []
+    sharing_names: set[str] = set()
+    older_files: list[DataFile] = []
     for section in key_sections([*fresh, *older], schema=schema):
         new = {file.file_name for file in section} & names
         if new and len(new) < len(section):
-            sharing |= new
-            shared.extend(file for file in section if file.file_name not in names)
-    return sharing, shared
+            sharing_names |= new
+            older_files.extend(file for file in section if file.file_name not in names)
+    return sharing_names, older_files
 
 
 def _needs_oldest(newer: Sequence[DataFile], engine: MergeEngine) -> bool:
@@ -262,14 +264,14 @@ def _choose_run_count(runs: Sequence[Sequence[DataFile]], options: TableOptions,
     """
     trigger = options.get(COMPACTION_SORTED_RUN_TRIGGER)
     sizes = [sum(file.file_size for file in run) for run in runs]
-    fresh = sum(run[0].level == 0 for run in runs) if all_new else 0
+    new_count = sum(run[0].level == 0 for run in runs) if all_new else 0
     if len(runs) < trigger:
-        picked = 0
+        picked_count = 0
     elif sum(sizes[:-1]) * 100 > options.get(COMPACTION_MAX_SIZE_AMPLIFICATION) * sizes[-1]:
         return len(runs)
     else:
-        picked = _grown(max(1, len(runs) - trigger + 1), sizes, options)
-    return max(picked if picked > 1 else 0, _grown(fresh, sizes, options) if fresh else 0)
+        picked_count = _grown(max(1, len(runs) - trigger + 1), sizes, options)
+    return max(picked_count if picked_count > 1 else 0, _grown(new_count, sizes, options) if new_count else 0)
 
 
 def _grown(picked: int, sizes: Sequence[int], options: TableOptions) -> int:
@@ -322,9 +324,9 @@ def _files_to_rewrite(
     full: bool,
 ) -> Iterator[list[DataFile]]:
     """Files that are in no pack and worth rewriting alone."""
-    packed = {file.file_name for pack in packs for file in pack}
+    packed_names = {file.file_name for pack in packs for file in pack}
     for file in files:
-        if file.file_name not in packed and _is_worn(file, vectors, full=full):
+        if file.file_name not in packed_names and _is_worn(file, vectors, full=full):
             yield [file]
 
 

@@ -47,9 +47,9 @@ class Lookup:
         older_runs = sort_into_runs(older.files, schema=plan.schema)
         window_bytes = max(1, plan.window_bytes // (len(newer_runs) + len(older_runs)))
         fields = plan.schema.fields
-        needed = {*plan.schema.trimmed_primary_keys, *(engine.order.columns if engine.order is not None else ())}
+        needed_names = {*plan.schema.trimmed_primary_keys, *(engine.order.columns if engine.order is not None else ())}
         # An engine that keeps rows unchanged needs the older ones only to compare them.
-        looked_up = tuple(field for field in fields if field.name in needed) if engine.replaces_rows else fields
+        looked_up = tuple(field for field in fields if field.name in needed_names) if engine.replaces_rows else fields
         self._newer, self._lower = (
             [
                 run_cursor(store, split, run, plan=plan, fields=columns, window_bytes=window_bytes, numbered=numbered)
@@ -73,11 +73,11 @@ class Lookup:
             older = [cursor for cursor in older if cursor.rows.num_rows]
             if not newer:
                 return
-            cut = cut_complete([*newer, *older], self._keys)
-            fresh = [(rows, codes) for rows, codes in cut[: len(newer)] if rows.num_rows]
-            if not fresh:
+            parts = cut_complete([*newer, *older], self._keys)
+            new_parts = [(rows, codes) for rows, codes in parts[: len(newer)] if rows.num_rows]
+            if not new_parts:
                 continue
-            window = self._merge_rows(fresh, cut[len(newer) :])
+            window = self._merge_rows(new_parts, parts[len(newer) :])
             if not keep_deletes:
                 window = without_deletes(window)
             if window.num_rows:
@@ -104,26 +104,26 @@ class Lookup:
     def _merge_rows(self, fresh: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]) -> pa.Table:
         """Merge the new rows with the older rows of their keys, and note the older rows that are replaced."""
         keys = np.unique(np.concatenate([codes for _, codes in fresh]))
-        met = [match for match in (_of_keys(rows, codes, keys) for rows, codes in lower) if match.rows.num_rows]
+        matches = [match for match in (_of_keys(rows, codes, keys) for rows, codes in lower) if match.rows.num_rows]
         order = self._engine.order
         tables = [rows for rows, _ in fresh]
         runs = [codes for _, codes in fresh]
-        if met and not self._engine.replaces_rows:
-            for match in met:
+        if matches and not self._engine.replaces_rows:
+            for match in matches:
                 self._note(match.rows)
-            tables = [*(match.rows.drop_columns([FILE, POSITION]) for match in met), *tables]
-            runs = [*(match.codes for match in met), *runs]
+            tables = [*(match.rows.drop_columns([FILE, POSITION]) for match in matches), *tables]
+            runs = [*(match.codes for match in matches), *runs]
         if len(tables) == 1 and is_strictly_increasing(runs[0]):
             window = tables[0]
         else:
             groups = group_by_key(runs, sequences=sequences_of(tables, order))
             window = self._engine.merge(pa.concat_tables(tables).combine_chunks(), groups)
-        if not met or not self._engine.replaces_rows:
+        if not matches or not self._engine.replaces_rows:
             return window
-        sequences = sequences_of([*(match.rows for match in met), window], order)
-        masks = self._engine.survivors([*(match.codes for match in met), keys], sequences=sequences)
+        sequences = sequences_of([*(match.rows for match in matches), window], order)
+        masks = self._engine.survivors([*(match.codes for match in matches), keys], sequences=sequences)
         assert masks is not None, "an engine that replaces rows keeps them unchanged"
-        for match, survives in zip(met, masks, strict=False):
+        for match, survives in zip(matches, masks, strict=False):
             if survives is not None:
                 self._note(match.rows.filter(pa.array(~survives)))
         return window if masks[-1] is None else window.filter(pa.array(masks[-1]))
@@ -145,6 +145,6 @@ class _Met:
 
 def _of_keys(rows: pa.Table, codes: Codes, keys: Codes) -> _Met:
     """The rows of some keys; `keys` ascend."""
-    at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
-    is_match: npt.NDArray[np.bool_] = keys[at] == codes
+    positions = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
+    is_match: npt.NDArray[np.bool_] = keys[positions] == codes
     return _Met(rows.filter(pa.array(is_match)), codes[is_match])

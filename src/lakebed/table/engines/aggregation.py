@@ -49,10 +49,10 @@ class Aggregation(MergeEngine):
     @classmethod
     def of(cls, schema: TableSchema) -> Aggregation:
         order = sequence_order(schema)
-        given = {*schema.primary_keys, *(order.columns if order is not None else ())}
+        key_names = {*schema.primary_keys, *(order.columns if order is not None else ())}
         functions = {}
         for column in schema.fields:
-            if column.name in given:
+            if column.name in key_names:
                 continue
             column_function = function_of(schema, column, default="last_non_null_value")
             assert column_function is not None

@@ -93,13 +93,13 @@ def _mark_losers(
     at_small = np.flatnonzero(codes[big][at_big] == codes[small])
     if len(at_small) == 0:
         return
-    shared = {small: at_small, big: at_big[at_small]}
+    common_rows = {small: at_small, big: at_big[at_small]}
     if sequences is None:
-        _drop(masks, codes, older, shared[older])
+        _drop(masks, codes, older, common_rows[older])
         return
-    newer_wins = sequences[newer][shared[newer]] >= sequences[older][shared[older]]
-    _drop(masks, codes, older, shared[older][newer_wins])
-    _drop(masks, codes, newer, shared[newer][~newer_wins])
+    newer_wins = sequences[newer][common_rows[newer]] >= sequences[older][common_rows[older]]
+    _drop(masks, codes, older, common_rows[older][newer_wins])
+    _drop(masks, codes, newer, common_rows[newer][~newer_wins])
 
 
 def _drop(masks: list[Mask | None], codes: Sequence[Codes], run: int, positions: Numbers) -> None:

@@ -150,12 +150,12 @@ def _parse_nested_key(options: Mapping[str, str], column: str, kind: Type) -> tu
     would change its results and is not implemented.
     """
     option = f"{PREFIX}{column}.{NESTED_KEY}"
-    for what in ("count-limit", "nested-sequence-field", "nested-key-null-strategy"):
-        if f"{PREFIX}{column}.{what}" in options:
+    for suffix in ("count-limit", "nested-sequence-field", "nested-key-null-strategy"):
+        if f"{PREFIX}{column}.{suffix}" in options:
             raise option_error(
-                f"Option '{PREFIX}{column}.{what}' of nested_update is not supported by this version of lakebed; "
+                f"Option '{PREFIX}{column}.{suffix}' of nested_update is not supported by this version of lakebed; "
                 f"remove it, or aggregate column {column!r} by another function.",
-                f"{PREFIX}{column}.{what}",
+                f"{PREFIX}{column}.{suffix}",
             )
     types = {field.name: field.type for field in kind.children[0].fields}
     names = parse_names(options.get(option, ""))

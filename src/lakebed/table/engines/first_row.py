@@ -69,8 +69,8 @@ class FirstRow(MergeEngine):
                 kind="unsupported_delete",
             )
         oldest = key_rows.first(~key_rows.retracts)
-        kept = np.where(oldest >= 0, oldest, key_rows.starts)
-        keys = MergedKeys(kept, np.zeros(key_rows.key_count, np.bool_))
+        kept_rows = np.where(oldest >= 0, oldest, key_rows.starts)
+        keys = MergedKeys(kept_rows, np.zeros(key_rows.key_count, np.bool_))
         return merge_rows(rows, groups, is_several, key_rows, keys, lambda _: None)
 
     def survivors(
@@ -82,8 +82,8 @@ class FirstRow(MergeEngine):
         """
         if self.ignores:
             return None
-        turned = None if sequences is None else [-numbers for numbers in sequences[::-1]]
-        masks = Deduplicate().survivors(codes[::-1], sequences=turned)
+        reversed_sequences = None if sequences is None else [-numbers for numbers in sequences[::-1]]
+        masks = Deduplicate().survivors(codes[::-1], sequences=reversed_sequences)
         return None if masks is None else masks[::-1]
 
     def wins(self, theirs: Numbers, ours: Numbers) -> Mask:

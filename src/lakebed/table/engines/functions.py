@@ -69,8 +69,8 @@ def _pick_by(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Arr
     """A function that returns the value of one row of each key: the row that `pick` chooses, or null for `NONE`."""
 
     def values(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
-        at = pick(column, rows)
-        return column.take(pa.array(at, mask=at == NONE))
+        positions = pick(column, rows)
+        return column.take(pa.array(positions, mask=positions == NONE))
 
     return values
 
@@ -127,8 +127,8 @@ def _decide(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
 def _unite_bitmaps(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
     """The union of the bitmaps of each key. A single bitmap is returned byte for byte."""
     usable = rows.counts & valid_mask(column)
-    at = rows.last(usable)
-    unions = column.take(pa.array(at, mask=at == NONE)).to_pylist()
+    positions = rows.last(usable)
+    unions = column.take(pa.array(positions, mask=positions == NONE)).to_pylist()
     bodies = column.filter(pa.array(usable)).to_pylist()
     counts = np.add.reduceat(usable.astype(np.int64), rows.starts)
     ends = np.cumsum(counts)
@@ -233,9 +233,9 @@ def sum_of(values: pa.Array, rows: KeyRows) -> pa.Array:
     elif pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False)
         # Fill with -0.0: added to any number, even to -0.0, it does not change it.
-        signed = np.where(usable, np.where(rows.retracts, -numbers, numbers), numbers.dtype.type(-0.0))
+        signed_numbers = np.where(usable, np.where(rows.retracts, -numbers, numbers), numbers.dtype.type(-0.0))
         with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are valid sums, as in other clients
-            sums = pa.array(np.add.reduceat(signed, rows.starts), values.type)
+            sums = pa.array(np.add.reduceat(signed_numbers, rows.starts), values.type)
     else:
         sums = _whole_sums(values, rows, usable)
     return pc.if_else(pa.array(rows.any(usable)), sums, pa.scalar(None, values.type))
@@ -260,8 +260,8 @@ def _decimal_sums(values: pa.Array, rows: KeyRows, usable: Mask) -> pa.Array:
     if rows.retracts.any():
         wide = pc.if_else(pa.array(rows.retracts), pc.negate(wide), wide)
     mask = pa.array(usable)
-    grouped = pa.table({"key": pa.array(rows.key_of).filter(mask), "value": wide.filter(mask)})
-    totals = grouped.group_by("key", use_threads=False).aggregate([("value", "sum")])
+    keyed_values = pa.table({"key": pa.array(rows.key_of).filter(mask), "value": wide.filter(mask)})
+    totals = keyed_values.group_by("key", use_threads=False).aggregate([("value", "sum")])
     place = np.full(rows.key_count, -1)
     place[totals.column("key").to_numpy()] = np.arange(totals.num_rows)
     sums = totals.column("value_sum").combine_chunks().take(pa.array(place, mask=place < 0))
@@ -281,18 +281,18 @@ def product(values: pa.Array, rows: KeyRows) -> pa.Array:
     """
     usable = rows.counts & valid_mask(values)
     begins = rows.first(usable & ~rows.retracts)
-    taken = np.flatnonzero(usable & (begins[rows.key_of] >= 0) & (np.arange(len(usable)) >= begins[rows.key_of]))
-    keys, counts = np.unique(rows.key_of[taken], return_counts=True)
+    used_rows = np.flatnonzero(usable & (begins[rows.key_of] >= 0) & (np.arange(len(usable)) >= begins[rows.key_of]))
+    keys, counts = np.unique(rows.key_of[used_rows], return_counts=True)
     starts = np.cumsum(counts) - counts
     longest_first = np.argsort(-counts, kind="stable")
     starts, counts = starts[longest_first], counts[longest_first]
-    state, finished = values.take(pa.array(taken[starts])), []
+    state, finished_states = values.take(pa.array(used_rows[starts])), []
     for step in range(1, int(counts[0]) if len(counts) else 1):
         active = int(np.searchsorted(-counts, -step))
-        finished.append(state.slice(active))
-        at = taken[starts[:active] + step]
-        state = _next_products(state.slice(0, active), values.take(pa.array(at)), rows.retracts[at])
-    products = pa.concat_arrays([state, *reversed(finished)])
+        finished_states.append(state.slice(active))
+        step_rows = used_rows[starts[:active] + step]
+        state = _next_products(state.slice(0, active), values.take(pa.array(step_rows)), rows.retracts[step_rows])
+    products = pa.concat_arrays([state, *reversed(finished_states)])
     place = np.full(rows.key_count, -1)
     place[keys[longest_first]] = np.arange(len(keys))
     return products.take(pa.array(place, mask=place < 0))

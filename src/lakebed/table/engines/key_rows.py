@@ -67,13 +67,13 @@ class KeyRows:
 
         If a key has one row left, that row survives. If it has none left, its last row survives unchanged.
         """
-        left = np.add.reduceat((~out).astype(np.int64), self.starts) if len(out) else self.starts
-        is_made = left > 1
-        kept = np.where(left > 0, self.last(~out), self.ends - 1)
+        counts_left = np.add.reduceat((~out).astype(np.int64), self.starts) if len(out) else self.starts
+        is_made = counts_left > 1
+        kept_rows = np.where(counts_left > 0, self.last(~out), self.ends - 1)
         stays = ~out & is_made[self.key_of]
-        lengths = left[is_made]
+        lengths = counts_left[is_made]
         rest = KeyRows(self.positions[stays], np.cumsum(lengths) - lengths, self.retracts[stays], self.counts[stays])
-        return rest, MergedKeys(kept, is_made)
+        return rest, MergedKeys(kept_rows, is_made)
 
     def last(self, mask: Mask) -> Positions:
         """The index of the last row of each key for which `mask` is true, or `NONE`."""
@@ -119,8 +119,8 @@ def several(rows: pa.Table, groups: KeyGroups) -> tuple[Mask, KeyRows]:
 
 def before_deletes(rows: pa.Table, key_rows: KeyRows) -> Mask:
     """Which rows are deletes of their key (-D) or older than its newest delete."""
-    deleted = key_rows.last(kinds_of(rows)[key_rows.positions] == DELETE_KIND)
-    older: Mask = np.arange(len(key_rows.positions)) <= deleted[key_rows.key_of]
+    last_deletes = key_rows.last(kinds_of(rows)[key_rows.positions] == DELETE_KIND)
+    older: Mask = np.arange(len(key_rows.positions)) <= last_deletes[key_rows.key_of]
     return older
 
 
@@ -155,16 +155,16 @@ def merge_rows(
     positions = groups.last.copy()
     positions[is_several] = several_rows.positions[keys.kept]
     result = rows.take(pa.array(positions))
-    made = np.flatnonzero(is_several)[keys.is_made]
-    if len(made) == 0:
+    made_keys = np.flatnonzero(is_several)[keys.is_made]
+    if len(made_keys) == 0:
         return result
     source = np.arange(len(positions))
-    source[made] = np.arange(len(made)) + len(positions)
+    source[made_keys] = np.arange(len(made_keys)) + len(positions)
     places = pa.array(source)
     columns = []
     for name in result.column_names:
         column = one_array(result.column(name))
-        values = _kinds(keys, len(made)) if name == KIND_COLUMN else value_of(name)
+        values = _kinds(keys, len(made_keys)) if name == KIND_COLUMN else value_of(name)
         columns.append(
             column if values is None else pa.concat_arrays([column, cast_members(values, column.type)]).take(places)
         )

@@ -31,13 +31,13 @@ def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
     row = np.repeat(np.flatnonzero(usable), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     keys, retracts = rows.key_of[row], rows.retracts[row]
     if not distinct and not retracts.any():
-        kept = np.arange(len(row))
+        positions = np.arange(len(row))
     else:
         pairs = _pairs(keys, elements)
-        kept = _last_state(pairs, retracts) if distinct else _not_taken_back(pairs, retracts)
+        positions = _last_state(pairs, retracts) if distinct else _not_taken_back(pairs, retracts)
     filled = rows.any(usable & ~rows.retracts)
-    offsets = _offsets(keys[kept], rows.key_count, filled)
-    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept)), type=values.type)
+    offsets = _offsets(keys[positions], rows.key_count, filled)
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(positions)), type=values.type)
 
 
 def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
@@ -49,9 +49,9 @@ def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
     names, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
     row = np.repeat(np.flatnonzero(usable), np.diff(ends))
     keys, retracts = rows.key_of[row], rows.retracts[row]
-    kept = _last_state(_pairs(keys, names), retracts, newest=True)
+    positions = _last_state(_pairs(keys, names), retracts, newest=True)
     filled = rows.any(usable & ~rows.retracts)
-    offsets, places = _offsets(keys[kept], rows.key_count, filled), pa.array(kept)
+    offsets, places = _offsets(keys[positions], rows.key_count, filled), pa.array(positions)
     return pa.MapArray.from_arrays(offsets, names.take(places), items.take(places), type=values.type)
 
 
@@ -71,14 +71,14 @@ def nested_update(values: pa.Array, rows: KeyRows, *, nested_key: Sequence[str])
     elements, row = elements.filter(pa.array(is_row)), row[is_row]
     keys, retracts = rows.key_of[row], rows.retracts[row]
     if nested_key:
-        kept = _last_state(_pairs(keys, *_fields_of(elements, nested_key)), retracts, newest=True)
+        positions = _last_state(_pairs(keys, *_fields_of(elements, nested_key)), retracts, newest=True)
     elif retracts.any():
         names = [field.name for field in elements.type]
-        kept = _after_retracts(_pairs(keys, *_fields_of(elements, names)), retracts)
+        positions = _after_retracts(_pairs(keys, *_fields_of(elements, names)), retracts)
     else:
-        kept = np.arange(len(row))
-    offsets = _offsets(keys[kept], rows.key_count, rows.any(usable & ~rows.retracts))
-    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept)), type=values.type)
+        positions = np.arange(len(row))
+    offsets = _offsets(keys[positions], rows.key_count, rows.any(usable & ~rows.retracts))
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(positions)), type=values.type)
 
 
 def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) -> pa.Array:
@@ -100,8 +100,8 @@ def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) 
         blank = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
         is_new = np.zeros(len(row), np.bool_)
         is_new[np.unique(_pairs(rows.key_of[row], texts), return_index=True)[1]] = True
-        kept = np.flatnonzero(is_oldest[row] | (is_new & ~blank))
-        texts, row = texts.take(pa.array(kept)), row[kept]
+        positions = np.flatnonzero(is_oldest[row] | (is_new & ~blank))
+        texts, row = texts.take(pa.array(positions)), row[positions]
     offsets = _offsets(rows.key_of[row], rows.key_count, rows.any(usable))
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), delimiter)
 
@@ -138,18 +138,18 @@ def _after_retracts(pairs: Codes, retracts: Mask) -> Positions:
 def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:
     """The positions that remain after each row that is taken back has removed the oldest one of its pair, if any."""
     order = np.argsort(pairs, kind="stable")
-    ordered = pairs[order]
-    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(order)]
+    ordered_pairs = pairs[order]
+    is_first = np.append(True, ordered_pairs[1:] != ordered_pairs[:-1])[: len(order)]
     starts = np.flatnonzero(is_first)
     run = np.cumsum(is_first) - 1
     steps = np.where(retracts[order], -1, 1)
     total = np.cumsum(steps)
     balance = total - (total - steps)[starts][run]
     ends = np.append(starts[1:], len(order)) - 1
-    left = balance[ends] - np.minimum(np.minimum.reduceat(balance, starts), 0) if len(starts) else starts
-    added = np.cumsum(~retracts[order])
-    newer = added[ends][run] - added
-    return np.sort(order[~retracts[order] & (newer < left[run])])
+    counts_left = balance[ends] - np.minimum(np.minimum.reduceat(balance, starts), 0) if len(starts) else starts
+    added_counts = np.cumsum(~retracts[order])
+    newer = added_counts[ends][run] - added_counts
+    return np.sort(order[~retracts[order] & (newer < counts_left[run])])
 
 
 def _offsets(keys: Positions, key_count: int, filled: npt.NDArray[np.bool_]) -> pa.Array:

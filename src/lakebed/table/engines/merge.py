@@ -53,9 +53,9 @@ def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> 
         return []
     lengths = [len(columns[0]) for columns in runs]
     if len(runs[0]) == 1 and not any(descending) and all(columns[0].null_count == 0 for columns in runs):
-        plain = [_plain_codes(one_array(columns[0])) for columns in runs]
-        if all(codes is not None for codes in plain):
-            return [codes for codes in plain if codes is not None]
+        plain_codes = [_plain_codes(one_array(columns[0])) for columns in runs]
+        if all(codes is not None for codes in plain_codes):
+            return [codes for codes in plain_codes if codes is not None]
     combined: Codes | None = None
     span = 1
     for position in range(len(runs[0])):
@@ -108,8 +108,8 @@ def group_by_key(codes: Sequence[Codes], *, sequences: Sequence[Positions] | Non
         order = np.argsort(together, kind="stable")
     else:
         order = np.lexsort((np.concatenate(sequences), together))
-    ordered = together[order]
-    return KeyGroups(order, np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)])
+    ordered_codes = together[order]
+    return KeyGroups(order, np.append(ordered_codes[1:] != ordered_codes[:-1], True)[: len(ordered_codes)])
 
 
 def _append_digit(combined: Codes | None, span: int, part: Codes, part_span: int) -> tuple[Codes, int]:
@@ -134,9 +134,9 @@ def _parts_of_column(column: pa.Array, *, is_reversed: bool = False) -> list[tup
     if column.null_count:
         validity.append((np.asarray(column.is_valid()).astype(np.int64), 2))
         column = _fill_nulls(column)
-    plain = _plain_codes(column)
-    if plain is not None:
-        parts = [_from_zero(plain)]
+    plain_codes = _plain_codes(column)
+    if plain_codes is not None:
+        parts = [_from_zero(plain_codes)]
     elif pa.types.is_decimal(column.type):
         parts = _decimal_parts(column)
     elif _is_bytes_like(column.type):

@@ -39,9 +39,9 @@ def columns_of_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for option, text in options.items():
         if not option.startswith(PREFIX) or option == DEFAULT_FUNCTION:
             continue
-        columns, _, what = option[len(PREFIX) :].rpartition(".")
+        columns, _, suffix = option[len(PREFIX) :].rpartition(".")
         yield from ((option, name) for name in parse_names(columns))
-        if what == SEQUENCE_GROUP:
+        if suffix == SEQUENCE_GROUP:
             yield from ((option, name) for name in parse_names(text))
 
 
@@ -51,10 +51,12 @@ def check_listed_columns(options: Mapping[str, str], columns: Collection[str]) -
     Raises `InvalidRequest`.
     """
     for option, text in options.items():
-        listed = [text] if option in ("bucket-key", "sequence.field") or option.endswith(f".{SEQUENCE_GROUP}") else []
+        column_lists = (
+            [text] if option in ("bucket-key", "sequence.field") or option.endswith(f".{SEQUENCE_GROUP}") else []
+        )
         if option.startswith(PREFIX) and option != DEFAULT_FUNCTION:
-            listed.append(option[len(PREFIX) :].rpartition(".")[0])
-        for names in listed:
+            column_lists.append(option[len(PREFIX) :].rpartition(".")[0])
+        for names in column_lists:
             check_listed(names, columns, what=f"Option {option!r}")
 
 
@@ -78,9 +80,9 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
     def rename(names: str) -> str:
         return ",".join(new if name == old else name for name in parse_names(names))
 
-    changed = dict(options)
+    new_options = dict(options)
     for option in dict.fromkeys(option for option, column in columns_of_options(options) if column == old):
-        text = changed.pop(option)
+        text = new_options.pop(option)
         if parse_names(new) != (new,):
             raise InvalidRequest(
                 f"Column {old!r} cannot be renamed to {new!r} while option {option!r} names it: options separate names "
@@ -88,25 +90,25 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
                 kind="invalid_schema_change",
                 column=old,
             )
-        columns, _, what = option[len(PREFIX) :].rpartition(".")
-        changed[f"{PREFIX}{rename(columns)}.{what}"] = rename(text) if what == SEQUENCE_GROUP else text
-    return changed
+        columns, _, suffix = option[len(PREFIX) :].rpartition(".")
+        new_options[f"{PREFIX}{rename(columns)}.{suffix}"] = rename(text) if suffix == SEQUENCE_GROUP else text
+    return new_options
 
 
 def check_fields(schema: TableSchema) -> None:
     """Refuse options of columns that have no effect. Raises `InvalidRequest`."""
-    known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, NESTED_KEY, SEQUENCE_GROUP)
+    known_suffixes = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, NESTED_KEY, SEQUENCE_GROUP)
     for option, name in columns_of_options(schema.options):
-        what = option.rpartition(".")[2]
-        if what not in known:
+        suffix = option.rpartition(".")[2]
+        if suffix not in known_suffixes:
             raise option_error(
                 f"Option {option!r} is not supported by this version of lakebed; of columns there are "
-                f"{', '.join(known)}.",
+                f"{', '.join(known_suffixes)}.",
                 option,
             )
         if schema.field_by_name(name) is None:
             raise option_error(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
-        if what == SEQUENCE_GROUP and schema.options.get("merge-engine") != "partial-update":
+        if suffix == SEQUENCE_GROUP and schema.options.get("merge-engine") != "partial-update":
             raise option_error(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
 
 

@@ -63,14 +63,14 @@ class PartialUpdate(MergeEngine):
     def of(cls, schema: TableSchema) -> PartialUpdate:
         order, groups = sequence_order(schema), sequence_groups(schema)
         sequence = {name for group in groups for name in group.sequence}
-        grouped = {name for group in groups for name in group.columns}
-        given = {*schema.primary_keys, *(order.columns if order is not None else ()), *sequence}
+        grouped_names = {name for group in groups for name in group.columns}
+        key_names = {*schema.primary_keys, *(order.columns if order is not None else ()), *sequence}
         functions = {}
         for column in schema.fields:
-            if column.name in given:
+            if column.name in key_names:
                 continue
             function = function_of(schema, column, default=None)
-            if column.name in grouped and function is not None:
+            if column.name in grouped_names and function is not None:
                 functions[column.name] = function
             elif function is not None and function.name != "last_non_null_value":
                 option = f"{PREFIX}{column.name}.aggregate-function"
@@ -80,7 +80,7 @@ class PartialUpdate(MergeEngine):
                     f"a sequence group: set '{PREFIX}<sequence column>.sequence-group' = '{column.name}'.",
                     option,
                 )
-        free = frozenset(column.name for column in schema.fields) - given - grouped
+        free = frozenset(column.name for column in schema.fields) - key_names - grouped_names
         return cls(groups, functions, free, _deletes(schema, groups), order)
 
     def merges_apart(self, *, with_deletes: bool) -> bool:
@@ -103,8 +103,10 @@ class PartialUpdate(MergeEngine):
         return self.free.union(*(names for names in absent if given.isdisjoint(names)))
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        needed = (group.sequence for group in self.groups if not wanted.isdisjoint((*group.columns, *group.sequence)))
-        return frozenset(name for names in needed for name in names)
+        sequences = (
+            group.sequence for group in self.groups if not wanted.isdisjoint((*group.columns, *group.sequence))
+        )
+        return frozenset(name for names in sequences for name in names)
 
     def check_retracts(self, rows: pa.Table) -> None:
         if self.deletes is not Deletes.RETRACT:
@@ -182,12 +184,12 @@ class _GroupRows:
 
     def values(self, name: str, rows: pa.Table, function: ColumnFunction | None) -> pa.Array:
         if function is not None:
-            seen = self.arrived if function.function.any_order or function.name == "collect" else self.in_order
-            return function.values(rows.column(name), seen)
-        at = self.newest
+            key_rows = self.arrived if function.function.any_order or function.name == "collect" else self.in_order
+            return function.values(rows.column(name), key_rows)
+        positions = self.newest
         if name not in self.sequence:
-            at = np.where((at != NONE) & self.arrived.retracts[at], NONE, at)
-        return _values_at(self.arrived.of(rows.column(name)), at)
+            positions = np.where((positions != NONE) & self.arrived.retracts[positions], NONE, positions)
+        return _values_at(self.arrived.of(rows.column(name)), positions)
 
 
 def _values_at(column: pa.Array, at: Positions) -> pa.Array:

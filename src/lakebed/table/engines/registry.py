@@ -155,12 +155,12 @@ def check_marking(schema: TableSchema) -> None:
 
 def refuse_change_of_marking(schema: TableSchema, options: Mapping[str, str]) -> None:
     """Refuse options by which existing files would be read wrongly. Raises `InvalidRequest`."""
-    was, will = (TableOptions(values).get(DELETION_VECTORS) for values in (schema.options, options))
-    if was == will or (will and not schema.primary_keys):
+    old_value, new_value = (TableOptions(values).get(DELETION_VECTORS) for values in (schema.options, options))
+    if old_value == new_value or (new_value and not schema.primary_keys):
         return
     why = (
         "cannot be turned off: other clients would return the rows again that the table's deletion vectors delete"
-        if was
+        if old_value
         else "of a table with a primary key is set when it is created: no vectors mark the older rows of its keys"
     )
     raise InvalidRequest(

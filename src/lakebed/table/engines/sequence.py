@@ -54,11 +54,11 @@ def sequence_order(schema: TableSchema) -> SequenceOrder | None:
     columns = options.get(SEQUENCE_FIELD)
     if not columns:
         return None
-    known = [field.name for field in schema.fields]
+    names = [field.name for field in schema.fields]
     for name in columns:
-        if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        if name not in names:
+            nearest = get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(names)}."
             raise _option_error(f"Option 'sequence.field' names {name!r}, which is not a column of the table: {hint}")
     return SequenceOrder(columns, options.get(SEQUENCE_SORT_ORDER) == "descending")
 

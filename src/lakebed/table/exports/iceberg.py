@@ -82,12 +82,12 @@ def _commit_rows(
         try:
             table = catalog.load_table(name)
         except NoSuchTableError:
-            with catalog.create_table_transaction(name, rows.schema, location=location) as created:
+            with catalog.create_table_transaction(name, rows.schema, location=location) as creation:
                 if keys:
-                    with created.update_spec() as spec:
+                    with creation.update_spec() as spec:
                         for key in keys:
                             spec.add_identity(key)
-                _add(created, rows, is_partitioned=bool(keys))
+                _add(creation, rows, is_partitioned=bool(keys))
             return str(catalog.load_table(name).metadata_location)
         if not options.overwrite:
             raise AlreadyExists(
@@ -95,14 +95,14 @@ def _commit_rows(
                 kind="target_exists",
                 url=location or name,
             )
-        with table.transaction() as replaced:
-            with replaced.update_schema() as columns:
+        with table.transaction() as transaction:
+            with transaction.update_schema() as columns:
                 columns.union_by_name(rows.schema)
                 for column in table.schema().fields:
                     if column.name not in rows.schema.names:
                         columns.delete_column(column.name)
-            replaced.delete("True")
-            _add(replaced, rows, is_partitioned=bool(table.spec().fields))
+            transaction.delete("True")
+            _add(transaction, rows, is_partitioned=bool(table.spec().fields))
         return str(catalog.load_table(name).metadata_location)
     except (ValueError, NotImplementedError, OverflowError) as problem:  # the last: a date that Python cannot represent
         if isinstance(problem, InvalidRequest):

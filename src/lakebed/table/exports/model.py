@@ -211,9 +211,9 @@ def _convert_type(kind: pa.DataType, text: str, name: str, format: str, converts
 
 
 def _has_variant(text: str) -> bool:
-    parsed = parse_type(text)
-    inside = [*parsed.children, *(member.type for member in parsed.fields)]
-    return parsed.root == "VARIANT" or any(_has_variant(str(kind)) for kind in inside)
+    data_type = parse_type(text)
+    parts = [*data_type.children, *(member.type for member in data_type.fields)]
+    return data_type.root == "VARIANT" or any(_has_variant(str(kind)) for kind in parts)
 
 
 def _type_error(name: str, text: str, format: str) -> InvalidRequest:

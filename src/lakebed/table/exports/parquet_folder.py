@@ -84,34 +84,34 @@ def _is_of_an_export(path: str) -> bool:
 def _write_locally(table: Table, target: str, rows: Rows) -> None:
     final = Path(parse_url(target).prefix)
     mark = new_uuid(table.context.environment.rng)
-    staged = final.with_name(f".{final.name}.unfinished-{mark}")
-    replaced = final.with_name(f".{final.name}.replaced-{mark}")
-    staging = open_elsewhere(table.store, f"file://{staged}")
+    unfinished_path = final.with_name(f".{final.name}.unfinished-{mark}")
+    replaced_path = final.with_name(f".{final.name}.replaced-{mark}")
+    staging = open_elsewhere(table.store, f"file://{unfinished_path}")
     try:
         for path, body in _files(table, rows):
             staging.put(path, body)
         staging.put(SUCCESS, b"")
         if final.exists() and any(final.iterdir()):
-            os.rename(final, replaced)
-        os.rename(staged, final)
+            os.rename(final, replaced_path)
+        os.rename(unfinished_path, final)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(unfinished_path, ignore_errors=True)
+    shutil.rmtree(replaced_path, ignore_errors=True)
 
 
 def _write_to_bucket(table: Table, store: ObjectStore, rows: Rows) -> None:
     before = [meta.path for meta in store.list("")]
-    staged: dict[str, str] = {}
+    staged_paths: dict[str, str] = {}
     try:
         for path, body in _files(table, rows):
-            hidden = f"{_STAGED}/{new_uuid(table.context.environment.rng)}.tmp"
-            staged[hidden] = path
-            store.put(hidden, body)
+            hidden_path = f"{_STAGED}/{new_uuid(table.context.environment.rng)}.tmp"
+            staged_paths[hidden_path] = path
+            store.put(hidden_path, body)
         discard(store, [SUCCESS])
-        for hidden, path in staged.items():
-            store.copy(hidden, path)
+        for hidden_path, path in staged_paths.items():
+            store.copy(hidden_path, path)
     finally:
-        discard(store, staged)
+        discard(store, staged_paths)
     discard(store, [path for path in before if path != SUCCESS])
     store.put(SUCCESS, b"")
 

@@ -86,10 +86,10 @@ def partition_of(footer: pq.FileMetaData, schema: TableSchema, *, file_name: str
     fields = schema.partition_fields
     if not fields:
         return EMPTY_ROW
-    known = _columns_of(footer, fields)
+    columns = _columns_of(footer, fields)
     values = []
     for field in fields:
-        column, kind = known[field.name], arrow_type(field.type)
+        column, kind = columns[field.name], arrow_type(field.type)
         bounds = pa.array([column.low, column.high], kind)
         is_null = column.null_count == footer.num_rows
         if not is_null and not (column.null_count == 0 and bounds.null_count == 0 and bounds[0] == bounds[1]):
@@ -99,8 +99,8 @@ def partition_of(footer: pq.FileMetaData, schema: TableSchema, *, file_name: str
                 "write its rows instead",
             )
         values.append(bounds[:1])
-    encoded: bytes = encode_rows(values, [field.type for field in fields])[0].as_py()
-    return encoded
+    partition: bytes = encode_rows(values, [field.type for field in fields])[0].as_py()
+    return partition
 
 
 def describe_file(
@@ -131,10 +131,12 @@ def describe_file(
     in_file = set(footer.schema.to_arrow_schema().names)
     # Partition columns that are not in the file have the values of the entry's partition: their null count is not
     # known.
-    stated = tuple(field for field in schema.fields if field.name in in_file or field.name not in schema.partition_keys)
-    written = tuple(field.name for field in schema.fields if field.name in in_file)
-    write_cols = None if len(written) == len(schema.fields) else written
-    fields = () if stats_mode == "none" else stated
+    stats_fields = tuple(
+        field for field in schema.fields if field.name in in_file or field.name not in schema.partition_keys
+    )
+    written_names = tuple(field.name for field in schema.fields if field.name in in_file)
+    write_cols = None if len(written_names) == len(schema.fields) else written_names
+    fields = () if stats_mode == "none" else stats_fields
     stats_cols = None if write_cols is None else tuple(field.name for field in fields)
     return DataFile(
         file_name=file.file_name,
@@ -183,11 +185,11 @@ def check_columns(footer: pq.FileMetaData, schema: TableSchema, *, file_name: st
                 raise _misfit(file_name, f"lacks the column {field.name!r}, which is NOT NULL", "write it with values")
             continue
         _check_type(file_field, field, physical.get(field.name), file_name=file_name)
-        stated = (file_field.metadata or {}).get(FIELD_ID_KEY)
-        if same_ids and stated is not None and int(stated) != field.id:
+        stated_id = (file_field.metadata or {}).get(FIELD_ID_KEY)
+        if same_ids and stated_id is not None and int(stated_id) != field.id:
             raise _misfit(
                 file_name,
-                f"has {field.name!r} with field id {int(stated)}, where the table has {field.id}",
+                f"has {field.name!r} with field id {int(stated_id)}, where the table has {field.id}",
                 "it was written for another table or column: write its rows instead",
             )
         if not field.nullable and _null_count(footer, physical.get(field.name), file_field) != 0:
@@ -203,18 +205,18 @@ def _misfit(file_name: str, what: str, remedy: str) -> InvalidRequest:
 
 
 def _check_type(file_field: pa.Field, field: DataField, leaf: int | None, *, file_name: str) -> None:
-    wanted = arrow_type(field.type)
+    column_type = arrow_type(field.type)
     actual = _plain(file_field.type)
-    if pa.types.is_timestamp(wanted) and wanted.unit == "ns" and actual == pa.timestamp("ns"):
+    if pa.types.is_timestamp(column_type) and column_type.unit == "ns" and actual == pa.timestamp("ns"):
         return  # INT96 has no time zone; it is the same instant
-    if pa.types.is_timestamp(wanted) and wanted.unit == "s" and actual == pa.timestamp("ms", wanted.tz):
+    if pa.types.is_timestamp(column_type) and column_type.unit == "s" and actual == pa.timestamp("ms", column_type.tz):
         return  # Parquet has no seconds
     if leaf is None and not pa.types.is_nested(actual):
         raise _misfit(file_name, f"has {field.name!r} in an unknown form", "write its rows instead")
-    if not _reads_as(actual, wanted):
+    if not _reads_as(actual, column_type):
         raise _misfit(
             file_name,
-            f"has {field.name!r} as {actual}, where the table has {wanted} ({field.type})",
+            f"has {field.name!r} as {actual}, where the table has {column_type} ({field.type})",
             "write it with that type, or write its rows instead",
         )
 
@@ -367,13 +369,13 @@ def _encode_stats(columns: Sequence[_Known], fields: Sequence[DataField], *, sta
         return EMPTY_STATS
     length = int(stats_mode.removeprefix("truncate(").removesuffix(")")) if stats_mode.startswith("truncate(") else None
     bounds = []
-    for known, field in zip(columns, fields, strict=True):
-        ends: tuple[Any, Any] = (None, None) if stats_mode == "counts" else (known.low, known.high)
+    for column, field in zip(columns, fields, strict=True):
+        ends: tuple[Any, Any] = (None, None) if stats_mode == "counts" else (column.low, column.high)
         if length is not None:
             ends = shorten_bounds(*ends, length)
         bounds.append(pa.array(ends, arrow_type(field.type)))
     min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
-    return Stats(min_values, max_values, tuple(known.null_count for known in columns))
+    return Stats(min_values, max_values, tuple(column.null_count for column in columns))
 
 
 def _check_partition(
@@ -387,10 +389,10 @@ def _check_partition(
     for field, value in zip(schema.partition_fields, values, strict=True):
         if field.name not in in_file:
             continue
-        known, kind = columns[field.name], arrow_type(field.type)
-        bounds = pa.array([known.low, known.high], kind)
-        is_null = known.null_count == footer.num_rows
-        is_value = known.null_count == 0 and bounds.null_count == 0 and bounds[0] == bounds[1] == value[0]
+        column, kind = columns[field.name], arrow_type(field.type)
+        bounds = pa.array([column.low, column.high], kind)
+        is_null = column.null_count == footer.num_rows
+        is_value = column.null_count == 0 and bounds.null_count == 0 and bounds[0] == bounds[1] == value[0]
         if not (is_value if value[0].is_valid else is_null):
             raise _misfit(
                 file.file_name,

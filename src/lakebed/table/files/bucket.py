@@ -133,9 +133,9 @@ def _mix_tail(state: U32, part: Slots, rows: I64) -> None:
     lengths = part.tail_lengths[rows]
     active, word_index = np.flatnonzero(lengths), 0
     while len(active):
-        kept = state[active]
-        _mix_word(kept, part.tail_words(rows[active], word_index))
-        state[active] = kept
+        active_state = state[active]
+        _mix_word(active_state, part.tail_words(rows[active], word_index))
+        state[active] = active_state
         word_index += 1
         active = active[lengths[active] > 8 * word_index]
 

@@ -213,8 +213,8 @@ class RollingWriter:
             name, url = f"{prefix}{self._uuid}-{number}.parquet", None
             store, path = self._store, f"{self._folder}/{name}"
         else:
-            at = self._targets.next_location(self._folder, prefix=prefix, number=number)
-            store, path, name, url = at.store, at.path, at.name, at.url
+            location = self._targets.next_location(self._folder, prefix=prefix, number=number)
+            store, path, name, url = location.store, location.path, location.name, location.url
         self._paths.append(url or path)
         store.put(path, body, durable=self._settings.durable)
         self._files.append(self._describe(name, body.size, external_path=url))
@@ -272,8 +272,8 @@ def _facts_of(
     lowest = highest = deletes = 0
     if system is not None:
         ends = keys.take(pa.array([0, keys.num_rows - 1])).combine_chunks()
-        encoded = encode_rows([column.chunk(0) for column in ends.columns], [key.type for key in key_fields])
-        min_key, max_key = encoded[0].as_py(), encoded[1].as_py()
+        encoded_ends = encode_rows([column.chunk(0) for column in ends.columns], [key.type for key in key_fields])
+        min_key, max_key = encoded_ends[0].as_py(), encoded_ends[1].as_py()
         key_stats = compute_stats(keys, key_fields, truncate=None)
         bounds = pc.min_max(system.column(SEQUENCE_COLUMN))
         lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
@@ -387,12 +387,12 @@ class OpenDataFile:
         Memory: the encoded columns of one row group, or the file's window if they exceed it. In that case the window is
         divided among the columns, and each GET fetches one share.
         """
-        wanted = list(columns)
+        names = list(columns)
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
         is_held = self._ranged is None
         if self._ranged is not None:
             with _decoding(self._path):
-                ranges = _column_ranges(self.metadata, groups, set(wanted))
+                ranges = _column_ranges(self.metadata, groups, set(names))
                 is_held = sum(end - start for start, end in ranges) <= self._window_bytes
                 if is_held:
                     self._ranged.fetch(ranges)
@@ -400,7 +400,7 @@ class OpenDataFile:
             with _decoding(self._path):
                 parquet = self._parquet
                 if self._ranged is not None and not is_held:
-                    ranges = _column_ranges(self.metadata, [group], set(wanted))
+                    ranges = _column_ranges(self.metadata, [group], set(names))
                     if sum(end - start for start, end in ranges) <= self._window_bytes:
                         self._ranged.fetch(ranges)
                     else:
@@ -413,7 +413,7 @@ class OpenDataFile:
                             coerce_int96_timestamp_unit=self._int96_unit,
                         )
                 yield from parquet.iter_batches(
-                    batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=False
+                    batch_size=batch_rows, row_groups=[group], columns=names, use_threads=False
                 )
 
 

@@ -134,9 +134,9 @@ class HashIndex:
             part = self.hashes(entry)
             hashes.append(part)
             buckets.append(np.full(len(part), entry.bucket, np.int32))
-        joined = np.concatenate(hashes)
-        order = np.argsort(joined, kind="stable")
-        return joined[order], np.concatenate(buckets)[order]
+        all_hashes = np.concatenate(hashes)
+        order = np.argsort(all_hashes, kind="stable")
+        return all_hashes[order], np.concatenate(buckets)[order]
 
 
 class BucketAssigner:
@@ -160,17 +160,19 @@ class BucketAssigner:
         distinct hashes.
         """
         if partition not in self._known:
-            known = self._load(partition)
-            self._known[partition] = known
-            self._counts[partition] = dict(enumerate(np.bincount(known[1]).tolist())) if len(known[1]) else {}
+            partition_index = self._load(partition)
+            self._known[partition] = partition_index
+            self._counts[partition] = (
+                dict(enumerate(np.bincount(partition_index[1]).tolist())) if len(partition_index[1]) else {}
+            )
         index_hashes, buckets_there = self._known[partition]
         distinct, inverse = np.unique(hashes, return_inverse=True)
         buckets, is_known = find_buckets(distinct, index_hashes, buckets_there)
         if not is_known.all():
             buckets[~is_known] = self._place(distinct[~is_known], self._counts[partition])
-            joined = np.concatenate([index_hashes, distinct[~is_known]])
-            order = np.argsort(joined, kind="stable")
-            self._known[partition] = joined[order], np.concatenate([buckets_there, buckets[~is_known]])[order]
+            all_hashes = np.concatenate([index_hashes, distinct[~is_known]])
+            order = np.argsort(all_hashes, kind="stable")
+            self._known[partition] = all_hashes[order], np.concatenate([buckets_there, buckets[~is_known]])[order]
         return buckets[inverse.reshape(-1)]
 
     def _place(self, new: Int32s, counts: dict[int, int]) -> Int32s:
@@ -188,26 +190,26 @@ class BucketAssigner:
         """Buckets for `count` new keys of a class: first those with room, by number, then new buckets."""
         classes, most = self._settings.class_count, self._settings.bucket_count_max
         parts: list[Int32s] = []
-        bucket, left = number, count
-        while left > 0 and bucket < (BUCKET_ID_MAX + 1 if most is None else most):
-            taken = min(left, max(0, self._settings.target_rows - counts.get(bucket, 0)))
-            if taken:
-                parts.append(np.full(taken, bucket, np.int32))
-                counts[bucket] = counts.get(bucket, 0) + taken
-                left -= taken
+        bucket, count_left = number, count
+        while count_left > 0 and bucket < (BUCKET_ID_MAX + 1 if most is None else most):
+            share = min(count_left, max(0, self._settings.target_rows - counts.get(bucket, 0)))
+            if share:
+                parts.append(np.full(share, bucket, np.int32))
+                counts[bucket] = counts.get(bucket, 0) + share
+                count_left -= share
             bucket += classes
-        if left and most is None:
+        if count_left and most is None:
             raise InvalidRequest(
                 f"A partition needs more than {BUCKET_ID_MAX + 1:,} buckets of {self._settings.target_rows:,} keys: "
                 "raise the option dynamic-bucket.target-row-num.",
                 kind="too_many_buckets",
             )
-        if left and most is not None:
-            full = np.arange(number, most, classes, dtype=np.int32)
-            rest = np.resize(full, left)
-            parts.append(rest)
-            for over, more in zip(*np.unique(rest, return_counts=True), strict=True):
-                counts[int(over)] = counts.get(int(over), 0) + int(more)
+        if count_left and most is not None:
+            full_buckets = np.arange(number, most, classes, dtype=np.int32)
+            overflow = np.resize(full_buckets, count_left)
+            parts.append(overflow)
+            for full_bucket, extra_count in zip(*np.unique(overflow, return_counts=True), strict=True):
+                counts[int(full_bucket)] = counts.get(int(full_bucket), 0) + int(extra_count)
         return np.concatenate([np.empty(0, np.int32), *parts])
 
 
@@ -215,8 +217,8 @@ def find_buckets(hashes: Int32s, index_hashes: Int32s, buckets: Int32s) -> tuple
     """The bucket of each hash, and whether `index_hashes` (ascending, with their `buckets`) contains it."""
     if len(index_hashes) == 0:
         return np.zeros(len(hashes), np.int32), np.zeros(len(hashes), bool)
-    at = np.minimum(np.searchsorted(index_hashes, hashes), len(index_hashes) - 1)
-    return buckets[at].copy(), index_hashes[at] == hashes
+    positions = np.minimum(np.searchsorted(index_hashes, hashes), len(index_hashes) - 1)
+    return buckets[positions].copy(), index_hashes[positions] == hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +249,18 @@ def index_update(
     Raises `Conflict`: another writer placed one of the keys in another bucket.
     """
     partitions = list(dict.fromkeys(entry.partition for entry in entries))
-    dropped = set()
+    dropped_partitions = set()
     if drops is not None:
-        dropped = {partition for partition, gone in zip(partitions, drops(partitions), strict=True) if gone}
-    stays = [entry for entry in entries if entry.partition not in dropped]
+        dropped_partitions = {
+            partition for partition, is_dropped in zip(partitions, drops(partitions), strict=True) if is_dropped
+        }
+    stays = [entry for entry in entries if entry.partition not in dropped_partitions]
     brought: dict[bytes, dict[int, list[Int32s]]] = {}
     for change in changes:
         if change.hashes:
             of_partition = brought.setdefault(change.partition, {})
             of_partition.setdefault(change.bucket, []).append(np.frombuffer(change.hashes, "<i4").astype(np.int32))
-    written: list[tuple[bytes, int, Int32s]] = []
+    new_hashes: list[tuple[bytes, int, Int32s]] = []
     for partition, by_bucket in brought.items():
         index_hashes, buckets = index.load_partition(entry for entry in stays if entry.partition == partition)
         files = {entry.bucket: entry for entry in stays if entry.partition == partition}
@@ -271,11 +275,11 @@ def index_update(
                 )
             if not is_known.all():
                 before = [index.hashes(files[bucket])] if bucket in files else []
-                written.append((partition, bucket, np.concatenate([*before, hashes[~is_known]])))
-    if not written and not dropped:
+                new_hashes.append((partition, bucket, np.concatenate([*before, hashes[~is_known]])))
+    if not new_hashes and not dropped_partitions:
         return None
-    again = {(partition, bucket) for partition, bucket, _ in written}
-    return IndexUpdate(tuple(e for e in stays if (e.partition, e.bucket) not in again), tuple(written))
+    changed_buckets = {(partition, bucket) for partition, bucket, _ in new_hashes}
+    return IndexUpdate(tuple(e for e in stays if (e.partition, e.bucket) not in changed_buckets), tuple(new_hashes))
 
 
 def encode_hashes(hashes: Int32s) -> bytes:

@@ -173,15 +173,17 @@ def is_marked(urls: pa.Array, owner: str) -> BoolArray:
     for is_hashed, rows in ((False, np.flatnonzero(is_plain)), (True, np.flatnonzero(~is_plain))):
         selection = pa.array(rows)
         distinct = folders.take(selection).dictionary_encode()
-        wanted = [_mark(owner, folder, is_hashed=is_hashed) for folder in distinct.dictionary.to_pylist()]
+        expected_marks = [_mark(owner, folder, is_hashed=is_hashed) for folder in distinct.dictionary.to_pylist()]
         result[rows] = _flags(
-            pc.fill_null(pc.equal(marks.take(selection), pa.array(wanted, pa.string()).take(distinct.indices)), False)
+            pc.fill_null(
+                pc.equal(marks.take(selection), pa.array(expected_marks, pa.string()).take(distinct.indices)), False
+            )
         )
     rows = np.flatnonzero(result & ~is_plain)
     selection = pa.array(rows)
-    hashed = pa.array(entropy_folders(names.take(selection).to_pylist()), pa.string())
-    placed = pc.binary_join_element_wise(folders.take(selection), hashed, "/")
-    result[rows] = _flags(pc.equal(placed, folder_urls.take(selection)))
+    entropy_parts = pa.array(entropy_folders(names.take(selection).to_pylist()), pa.string())
+    expected_urls = pc.binary_join_element_wise(folders.take(selection), entropy_parts, "/")
+    result[rows] = _flags(pc.equal(expected_urls, folder_urls.take(selection)))
     return result
 
 
@@ -195,8 +197,8 @@ def entropy_folders(names: list[str]) -> list[str]:
     lengths = np.array([len(body) for body in bodies], np.int64)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
-        whole = np.frombuffer(b"".join(bodies[row] for row in rows), np.uint8).reshape(len(rows), length)
-        for row, code in zip(rows.tolist(), _murmur(whole).tolist(), strict=True):
+        matrix = np.frombuffer(b"".join(bodies[row] for row in rows), np.uint8).reshape(len(rows), length)
+        for row, code in zip(rows.tolist(), _murmur(matrix).tolist(), strict=True):
             bits = f"{code & 0xFFFFF:020b}"
             folders[row] = f"{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}"
     return folders
@@ -261,8 +263,8 @@ def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
     """
     if paths is None:
         layout = Layout()
-        listed = itertools.chain(store.list(layout.schema_folder), store.list(layout.branch_folder))
-        paths = [meta.path for meta in listed]
+        metas = itertools.chain(store.list(layout.schema_folder), store.list(layout.branch_folder))
+        paths = [meta.path for meta in metas]
     bodies = {bytes(store.get(path)): path for path in paths if parse_schema(path) is not None}
     return Roots.of(decode_schema(body, path=path) for body, path in bodies.items())
 
@@ -305,12 +307,14 @@ class OwnFiles:
     ) -> BoolArray:
         """Which files are in the folders that the hashes of their names yield."""
         assert self._roots is not None
-        above = pc.replace_substring_regex(folder_urls, _ENTROPY_FOLDERS, "")
-        is_hashed = _are_in(above, numbers, folders, self._roots.entropy)
+        parent_urls = pc.replace_substring_regex(folder_urls, _ENTROPY_FOLDERS, "")
+        is_hashed = _are_in(parent_urls, numbers, folders, self._roots.entropy)
         rows = np.flatnonzero(is_hashed)
-        hashed = entropy_folders(names.take(pa.array(rows)).to_pylist())
-        wanted = pc.binary_join_element_wise(above.take(pa.array(rows)), pa.array(hashed, pa.string()), "/")
-        is_hashed[rows] = _flags(pc.equal(wanted, folder_urls.take(pa.array(rows))))
+        entropy_parts = entropy_folders(names.take(pa.array(rows)).to_pylist())
+        expected_urls = pc.binary_join_element_wise(
+            parent_urls.take(pa.array(rows)), pa.array(entropy_parts, pa.string()), "/"
+        )
+        is_hashed[rows] = _flags(pc.equal(expected_urls, folder_urls.take(pa.array(rows))))
         return is_hashed
 
 
@@ -318,14 +322,14 @@ def _are_in(
     folder_urls: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]], roots: tuple[str, ...]
 ) -> BoolArray:
     """Which folders are the folder of the file's bucket below some root; `numbers` are positions of buckets."""
-    allowed = [
+    allowed_keys = [
         f"{number} {root}/{folder}"
         for number, alternatives in enumerate(folders)
         for folder in alternatives
         for root in roots
     ]
     keys = pc.binary_join_element_wise(pa.array(numbers).cast(pa.string()), folder_urls, " ")
-    return _flags(pc.is_in(keys, value_set=pa.array(allowed, pa.string())))
+    return _flags(pc.is_in(keys, value_set=pa.array(allowed_keys, pa.string())))
 
 
 def list_root(store: ObjectStore, root: str, schema: TableSchema) -> Iterator[ObjectMeta]:

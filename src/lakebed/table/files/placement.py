@@ -142,11 +142,11 @@ class Placement:
             folders = tuple(dict.fromkeys((self.directory, "")))
             return [folders] * len(partitions)
         columns = decode_rows(partitions, self.types)
-        described = list(zip(columns, self.types, self.names, strict=True))
-        older = [self._java(column, older_text) for column in described]
+        typed_columns = list(zip(columns, self.types, self.names, strict=True))
+        older = [self._java(column, older_text) for column in typed_columns]
         is_floating = any(parse_type(text).root in _FLOATING for text in self.types)
-        newer = [self._java(column, newer_text) for column in described] if is_floating else older
-        values = [_python_values(column, name) for column, _, name in described]
+        newer = [self._java(column, newer_text) for column in typed_columns] if is_floating else older
+        values = [_python_values(column, name) for column, _, name in typed_columns]
         earlier = [[_earlier_text(value) for value in column] for column in values]
         python = [self._name_values([None if value is None else str(value) for value in column]) for column in values]
         java = self._paths(older, escape)

@@ -72,15 +72,15 @@ def plan_splits(
     order = np.concatenate([group.members for group in groups])
     group_of = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
     weights = np.maximum(_column(entries, "file_size"), open_cost_bytes)
-    kept = np.ones(len(order), np.bool_) if may_match is None else may_match
+    is_kept = np.ones(len(order), np.bool_) if may_match is None else may_match
     if schema.primary_keys:
         free = _free_groups(entries, order, group_of) if is_marked else None
         places = _KeyedRows.of(entries, order, group_of, schema, free=free)
-        if newest_survives and not kept.all():
-            places = places.without_unneeded(entries, kept)
-        packs = _pack_keyed(entries, places, weights, kept, target_bytes=target_bytes)
+        if newest_survives and not is_kept.all():
+            places = places.without_unneeded(entries, is_kept)
+        packs = _pack_keyed(entries, places, weights, is_kept, target_bytes=target_bytes)
     else:
-        order, group_of = order[kept[order]], group_of[kept[order]]
+        order, group_of = order[is_kept[order]], group_of[is_kept[order]]
         starts = _pack_starts(weights[order], group_of, target_bytes)
         packs = [(number, False, rows) for number, rows in _cut(order, group_of, starts)]
     sums = _sums(_column(entries, "row_count"), [rows for _, _, rows in packs])
@@ -142,8 +142,8 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema) -> list[BucketGroup
     groups = []
     for members in np.split(order, edges):
         code, bucket = int(codes[members[0]]), int(buckets[members[0]])
-        folder, *others = bucket_folders(folders[code], bucket)
-        groups.append(BucketGroup(names[code], values[code], bucket, folder, members, tuple(others)))
+        folder, *other_folders = bucket_folders(folders[code], bucket)
+        groups.append(BucketGroup(names[code], values[code], bucket, folder, members, tuple(other_folders)))
     return groups
 
 
@@ -309,17 +309,17 @@ def find_unneeded(
     """
     low, high = keys
     first, last = sequences
-    gone = ~may_match
-    while gone.any():
-        stays = ~gone
-        if np.count_nonzero(gone) * np.count_nonzero(stays) > PAIRS_MAX:
+    is_unneeded = ~may_match
+    while is_unneeded.any():
+        stays = ~is_unneeded
+        if np.count_nonzero(is_unneeded) * np.count_nonzero(stays) > PAIRS_MAX:
             return np.zeros(len(low), np.bool_)
-        has_common_keys = (low[gone][:, None] <= high[stays]) & (high[gone][:, None] >= low[stays])
-        is_needed = (has_common_keys & (first[stays] <= last[gone][:, None])).any(axis=1)
+        has_common_keys = (low[is_unneeded][:, None] <= high[stays]) & (high[is_unneeded][:, None] >= low[stays])
+        is_needed = (has_common_keys & (first[stays] <= last[is_unneeded][:, None])).any(axis=1)
         if not is_needed.any():
             break
-        gone[np.flatnonzero(gone)[is_needed]] = False
-    return gone
+        is_unneeded[np.flatnonzero(is_unneeded)[is_needed]] = False
+    return is_unneeded
 
 
 def _pack_keyed(

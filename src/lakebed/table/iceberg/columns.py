@@ -90,17 +90,17 @@ def iceberg_schema(
         hidden: ids of columns that clients do not find in some file.
     """
     before: dict[int, set[Type]] = {}
-    for old in older:
-        for column in old.fields:
+    for old_schema in older:
+        for column in old_schema.fields:
             for number, part in _parts_of(parse_type(column.type), column.id):
                 before.setdefault(number, set()).add(part)
     fields: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for column in schema.fields:
-        parsed = parse_type(column.type)
-        kind, reason = _type_of(parsed, column.id)
+        data_type = parse_type(column.type)
+        kind, reason = _type_of(data_type, column.id)
         if reason is None:
-            reason = _find_misfit(parsed, column.id, before)
+            reason = _find_misfit(data_type, column.id, before)
         if reason is None and column.id in hidden:
             reason = (
                 "some files, of other clients or of older versions of lakebed, do not have the ids by which Iceberg's "
@@ -123,8 +123,8 @@ def iceberg_schema(
 
 def is_nested(column: DataField) -> bool:
     """Whether a column is of a nested type that Iceberg has."""
-    parsed = parse_type(column.type)
-    return parsed.is_nested and _type_of(parsed, column.id)[0] is not None
+    data_type = parse_type(column.type)
+    return data_type.is_nested and _type_of(data_type, column.id)[0] is not None
 
 
 def highest_id(schema: IcebergSchema) -> int:
@@ -159,17 +159,17 @@ def _walk(parsed: Type, number: int, inside_id: int, depth: int) -> Iterator[tup
 def _find_misfit(parsed: Type, field_id: int, before: Mapping[int, set[Type]]) -> str | None:
     """Why the values of a column in some file cannot be read as the present type; None: all can."""
     for number, part in _parts_of(parsed, field_id):
-        for old in sorted(before.get(number, ()), key=str):
-            if part.is_nested or old.is_nested:
-                if part.root != old.root:
-                    return f"some files have {old.text} where Iceberg reads {part.text}"
-                if part.fields and not {field.id for field in part.fields} & {field.id for field in old.fields}:
+        for old_part in sorted(before.get(number, ()), key=str):
+            if part.is_nested or old_part.is_nested:
+                if part.root != old_part.root:
+                    return f"some files have {old_part.text} where Iceberg reads {part.text}"
+                if part.fields and not {field.id for field in part.fields} & {field.id for field in old_part.fields}:
                     return (
-                        f"some files have {old.text} with other fields only, so Iceberg's clients do not see which are "
-                        "null"
+                        f"some files have {old_part.text} with other fields only, so Iceberg's clients do not see "
+                        "which are null"
                     )
-            elif not _widens(old, kind := str(_plain_type_of(part)[0])):
-                return f"some files have it as {old.text}, which Iceberg does not read as {kind}"
+            elif not _widens(old_part, kind := str(_plain_type_of(part)[0])):
+                return f"some files have it as {old_part.text}, which Iceberg does not read as {kind}"
     return None
 
 
@@ -205,20 +205,20 @@ def _nested_type_of(parsed: Type, inside_id: int, depth: int) -> tuple[IcebergTy
             kind, reason = _nested_type_of(member.type, member.id, 0)
             if kind is None:
                 return None, f"of its field {member.name!r}: {reason}"
-            described = {"id": member.id, "name": member.name, "required": not member.type.nullable, "type": kind}
-            members.append(described | ({} if member.description is None else {"doc": member.description}))
+            member_field = {"id": member.id, "name": member.name, "required": not member.type.nullable, "type": kind}
+            members.append(member_field | ({} if member.description is None else {"doc": member.description}))
         return {"type": "struct", "fields": members}, None
     is_list = parsed.root == "ARRAY"
-    nested: dict[str, Any] = {"type": "list" if is_list else "map"}
+    document: dict[str, Any] = {"type": "list" if is_list else "map"}
     names = ("element",) if is_list else ("key", "value")
     for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=True):
         kind, reason = _nested_type_of(part, inside_id, depth + 1)
         if kind is None:
             return None, f"of its {name}s: {reason}"
-        nested |= {f"{name}-id": number, name: kind}
+        document |= {f"{name}-id": number, name: kind}
         if name != "key":
-            nested[f"{name}-required"] = not part.nullable
-    return nested, None
+            document[f"{name}-required"] = not part.nullable
+    return document, None
 
 
 def _plain_type_of(parsed: Type) -> tuple[str | None, str | None]:
@@ -345,8 +345,8 @@ def binary_values(values: pa.Array, kind: str) -> list[bytes | None]:
         values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
     elif kind == "date":
         values = values.cast(pa.int32())
-    plain = np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False)).astype(dtype)
-    size, raw = plain.dtype.itemsize, plain.tobytes()
+    numbers = np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False)).astype(dtype)
+    size, raw = numbers.dtype.itemsize, numbers.tobytes()
     is_valid = values.is_valid().to_pylist()
     return [raw[i * size : (i + 1) * size] if valid else None for i, valid in enumerate(is_valid)]
 
@@ -413,11 +413,11 @@ class NameMapping:
 
 
 def _collect(level: dict[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> None:
-    named = level.setdefault(number, _Named(set(), {}, set()))
-    named.names.add(name)
-    named.kinds.add(parsed)
+    entry = level.setdefault(number, _Named(set(), {}, set()))
+    entry.names.add(name)
+    entry.kinds.add(parsed)
     for inner in _inside(parsed, inside_id, depth):
-        _collect(named.inside, *inner)
+        _collect(entry.inside, *inner)
 
 
 def _inside(parsed: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Type, int, int, int]]:
@@ -450,22 +450,22 @@ def _render(level: Mapping[int, _Named], spare: Iterator[int] | None) -> list[di
         names = sorted(name for name in level[number].names if ids[name] == number)
         if not names:
             continue
-        inside: list[dict[str, Any]] = []
+        children: list[dict[str, Any]] = []
         if spare is None or any(_type_of(kind, number)[0] is not None for kind in level[number].kinds):
-            inside = _render(level[number].inside, None)
+            children = _render(level[number].inside, None)
         else:
-            inside = _spare_parts(next(iter(sorted(level[number].kinds, key=str))), spare)
-        mapping.append({"field-id": number, "names": names} | ({"fields": inside} if inside else {}))
+            children = _spare_parts(next(iter(sorted(level[number].kinds, key=str))), spare)
+        mapping.append({"field-id": number, "names": names} | ({"fields": children} if children else {}))
     return mapping
 
 
 def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
     """The mapping of everything inside a type that is not shown."""
-    inside = [(name, part) for name, part, *_ in _inside(parsed, 0, 0)]
+    inner_parts = [(name, part) for name, part, *_ in _inside(parsed, 0, 0)]
     if parsed.root == "VARIANT":
-        inside = [("value", Type("BYTES")), ("metadata", Type("BYTES"))]
+        inner_parts = [("value", Type("BYTES")), ("metadata", Type("BYTES"))]
     mapping: list[dict[str, Any]] = []
-    for name, part in inside:
+    for name, part in inner_parts:
         member: dict[str, Any] = {"field-id": next(spare), "names": [name]}
         parts = _spare_parts(part, spare)
         mapping.append(member | ({"fields": parts} if parts else {}))
@@ -475,5 +475,5 @@ def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
 def _finds(level: Mapping[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> bool:
     if _ids_by_name(level).get(name) != number:
         return False
-    inside = level[number].inside
-    return all(_finds(inside, *inner) for inner in _inside(parsed, inside_id, depth))
+    children = level[number].inside
+    return all(_finds(children, *inner) for inner in _inside(parsed, inside_id, depth))

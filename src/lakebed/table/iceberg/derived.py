@@ -115,12 +115,12 @@ class DerivedObjects:
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object. Make the object if it does not exist. Cost: nothing, or 1 durable PUT."""
-        known = self.size_of(path)
-        if known is None:
+        size = self.size_of(path)
+        if size is None:
             self.written_count += self._put(path, encode())
-            known = self.size_of(path)
-            assert known is not None
-        return known
+            size = self.size_of(path)
+            assert size is not None
+        return size
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
         """Have `write_deferred` write an object, if it does not exist. Cost: nothing, or that of `write_deferred`."""

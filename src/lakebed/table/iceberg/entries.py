@@ -131,17 +131,17 @@ def sum_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: int
     rows = entries.column("row_count").to_numpy()
     is_added, states = _stand(commits, added_snapshot)
     added_count, added_rows = int(is_added.sum()), int(rows[is_added].sum())
-    stated = commits[states]
-    least = int(np.maximum(stated, 0).min()) if len(stated) else None
+    stated_commits = commits[states]
+    least = int(np.maximum(stated_commits, 0).min()) if len(stated_commits) else None
     partitions = partition_summaries(context, entries)
     return EntrySums(added_count, added_rows, len(rows) - added_count, int(rows.sum()) - added_rows, least, partitions)
 
 
 def _stand(commits: Any, added_snapshot: int | None) -> tuple[Any, Any]:
     """Which files their manifest's own snapshot added, and which entries state a snapshot."""
-    unknown = commits < 0
-    is_added = unknown if added_snapshot is None else commits == added_snapshot
-    return is_added, ~(is_added & unknown)
+    is_unknown = commits < 0
+    is_added = is_unknown if added_snapshot is None else commits == added_snapshot
+    return is_added, ~(is_added & is_unknown)
 
 
 def data_entries(context: EntryContext, entries: pa.Table, *, added_snapshot: int | None) -> list[bytes]:
@@ -212,8 +212,8 @@ def _partition_records(context: EntryContext, entries: pa.Table) -> list[bytes]:
         [encode_optional(value, part.kind) for value in plain_values(values[part.column.name], part.kind)]
         for part in context.partitions
     ]
-    encoded = map(b"".join, zip(*columns, strict=True))
-    record_of = dict(zip(distinct.column("partition").to_pylist(), encoded, strict=True))
+    records = map(b"".join, zip(*columns, strict=True))
+    record_of = dict(zip(distinct.column("partition").to_pylist(), records, strict=True))
     return [record_of[row] for row in rows]
 
 
@@ -221,8 +221,8 @@ def data_urls(context: EntryContext, entries: pa.Table) -> list[str]:
     """The URL of each data file. Raises and cost: as `data_paths`."""
     paths = data_paths(context, entries)
     is_external = entries.column("external_path").is_valid().to_pylist()
-    inside = [path for path, external in zip(paths, is_external, strict=True) if not external]
-    urls = iter(context.urls_of_files(inside))
+    inside_paths = [path for path, external in zip(paths, is_external, strict=True) if not external]
+    urls = iter(context.urls_of_files(inside_paths))
     return [path if external else next(urls) for path, external in zip(paths, is_external, strict=True)]
 
 
@@ -234,16 +234,16 @@ def data_paths(context: EntryContext, entries: pa.Table) -> list[str]:
     """
     paths: list[str] = []
     columns = [entries.column(name).to_pylist() for name in ("partition", "bucket", "file_name", "external_path")]
-    known: dict[tuple[bytes, int], tuple[str, ...]] = {}
+    folder_cache: dict[tuple[bytes, int], tuple[str, ...]] = {}
     for partition, bucket, name, external in zip(*columns, strict=True):
         if not name.endswith(".parquet"):
             raise UnsupportedFormat(f"{name} is not Parquet: Iceberg's clients cannot read it as it is.", path=name)
         if external is not None:
             paths.append(external)
             continue
-        folders = known.get((partition, bucket))
+        folders = folder_cache.get((partition, bucket))
         if folders is None:
-            folders = known[partition, bucket] = context.folders_of(partition, bucket)
+            folders = folder_cache[partition, bucket] = context.folders_of(partition, bucket)
         folder = folders[0] if len(folders) == 1 else _folder_with(context.store, folders, name)
         paths.append(f"{folder}/{name}")
     return paths
@@ -315,9 +315,11 @@ def _statistics(context: EntryContext, entries: pa.Table) -> list[bytes]:
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     names = (entries.column("value_stats_cols").to_pylist(), entries.column("write_cols").to_pylist())
     versions, schema_ids = entries.column("stats_version").to_pylist(), entries.column("schema_id").to_pylist()
-    for row, (stated, written, version, schema_id) in enumerate(zip(*names, versions, schema_ids, strict=True)):
+    for row, (stated_names, written_names, version, schema_id) in enumerate(
+        zip(*names, versions, schema_ids, strict=True)
+    ):
         if version == STATS_VERSION:
-            columns = stated if stated is not None else written
+            columns = stated_names if stated_names is not None else written_names
             groups.setdefault((schema_id, None if columns is None else tuple(columns)), []).append(row)
     for (schema_id, columns_of_stats), rows in groups.items():
         schema = context.schema_of(schema_id)
@@ -334,18 +336,24 @@ def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group:
     """
     fields = schema.fields if names is None else schema.select_fields(names)
     kinds = {member["id"]: member["type"] for member in iceberg_schema(schema).fields}
-    wanted = [(at, field.id, kinds[field.id]) for at, field in enumerate(fields) if field.id in kinds]
+    mapped_fields = [
+        (position, field.id, kinds[field.id]) for position, field in enumerate(fields) if field.id in kinds
+    ]
     types = [field.type for field in fields]
     null_counts = group.column("value_stats_null_counts").to_pylist()
     if any(nulls is None or len(nulls) != len(fields) for nulls in null_counts):
         return [_NO_STATISTICS] * group.num_rows
-    indices = [at for at, _, _ in wanted]
-    bounded = [(at, field_id, kind) for at, field_id, kind in wanted[:_BOUNDED_COLUMNS_MAX] if isinstance(kind, str)]
-    keys = [encode_long(field_id) for _, field_id, _ in wanted]
+    indices = [position for position, _, _ in mapped_fields]
+    bounded = [
+        (position, field_id, kind)
+        for position, field_id, kind in mapped_fields[:_BOUNDED_COLUMNS_MAX]
+        if isinstance(kind, str)
+    ]
+    keys = [encode_long(field_id) for _, field_id, _ in mapped_fields]
     bounds = []
     for end in ("min", "max"):
-        plain = [at for at, _, _ in bounded]
-        columns = decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, plain)
+        positions = [position for position, _, _ in bounded]
+        columns = decode_columns(group.column(f"value_stats_{end}").combine_chunks(), types, positions)
         pairs = [
             [
                 None if value is None else encode_long(field_id) + encode_text(value)
@@ -359,7 +367,10 @@ def _group_statistics(schema: TableSchema, names: tuple[str, ...] | None, group:
     ]
     nulls_of = [
         encode_pairs(
-            [None if nulls[at] is None else key + encode_long(nulls[at]) for at, key in zip(indices, keys, strict=True)]
+            [
+                None if nulls[position] is None else key + encode_long(nulls[position])
+                for position, key in zip(indices, keys, strict=True)
+            ]
         )
         for nulls in null_counts
     ]

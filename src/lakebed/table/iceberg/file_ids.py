@@ -58,7 +58,12 @@ class FileIds:
             column.id
             for column in schema.fields
             if column.id in self.lost
-            or any(not names.finds(known) for old in older for known in old.fields if known.id == column.id)
+            or any(
+                not names.finds(old_column)
+                for old_schema in older
+                for old_column in old_schema.fields
+                if old_column.id == column.id
+            )
         )
 
 
@@ -108,8 +113,8 @@ def ids_of_file(columns: pa.Schema, written: TableSchema) -> FileIds:
 
 
 def _id_of(field: pa.Field) -> int | None:
-    stated = (field.metadata or {}).get(FIELD_ID_KEY)
-    return None if stated is None else int(stated)
+    id_text = (field.metadata or {}).get(FIELD_ID_KEY)
+    return None if id_text is None else int(id_text)
 
 
 def _inside(kind: pa.DataType) -> list[tuple[str, pa.Field]]:

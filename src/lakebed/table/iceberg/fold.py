@@ -35,11 +35,11 @@ class Fold:
     def move_to(self, metas: Sequence[ManifestMeta]) -> None:
         """Move to a snapshot with these manifests, in their order. Raises as `ManifestReader.entries`."""
         names = [meta.file_name for meta in metas]
-        known = len(self._names)
-        if names[:known] != self._names:
+        known_count = len(self._names)
+        if names[:known_count] != self._names:
             self._names, self._live, self._rows, self._arrays = [], {}, {}, {}
-            known = 0
-        for meta in metas[known:]:
+            known_count = 0
+        for meta in metas[known_count:]:
             self._take(meta.file_name, self._manifests.entries(meta))
             self._names.append(meta.file_name)  # one by one: the next may be unreadable
 

@@ -196,9 +196,9 @@ class Line:
         schema = self._branch.schema
         has_vectors = snapshot.index_manifest is not None and may_have_vectors(schema)
         shown_id = self.snapshot_id_of(snapshot.id)
-        what = digest_of(self._skips_level_0, self._key_of(snapshot.id), *self._look_key, *self._bounds_key)
+        digest = digest_of(self._skips_level_0, self._key_of(snapshot.id), *self._look_key, *self._bounds_key)
         path = self._objects.path(
-            self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{what}.avro"
+            self._branch.layout.manifest(snapshot.delta_manifest_list), f"list-{shown_id}-{digest}.avro"
         )
         if self._objects.size_of(path) is not None:
             return ShownSnapshot(snapshot, shown_id, path, has_vectors, self._read_file_ids(path))
@@ -208,9 +208,11 @@ class Line:
         manifests, file_ids = self._data_manifests(snapshot)
         if has_vectors:
             manifests += self._delete_manifests(snapshot, shown_id)
-        shown = ShownSnapshot(snapshot, shown_id, path, has_vectors, file_ids)
-        self._unwritten.append(_UnwrittenList(shown, parent_id, manifests, file_ids.header() if self._looks else {}))
-        return shown
+        shown_snapshot = ShownSnapshot(snapshot, shown_id, path, has_vectors, file_ids)
+        self._unwritten.append(
+            _UnwrittenList(shown_snapshot, parent_id, manifests, file_ids.header() if self._looks else {})
+        )
+        return shown_snapshot
 
     def write(self) -> None:
         """Write the lists of the snapshots shown since the last call, and before them their manifests.
@@ -224,13 +226,13 @@ class Line:
         self._unwritten = []
 
     def _encode_list(self, unwritten: _UnwrittenList) -> bytes:
-        shown = unwritten.shown
+        shown_snapshot = unwritten.shown
         return encode_list(
-            [replace(listed.totals, size_bytes=self._size_of(listed.path)) for listed in unwritten.manifests],
-            snapshot_id=shown.id,
+            [replace(manifest.totals, size_bytes=self._size_of(manifest.path)) for manifest in unwritten.manifests],
+            snapshot_id=shown_snapshot.id,
             parent_id=unwritten.parent_id,
-            sequence_number=shown.snapshot.id,
-            format_version=3 if shown.has_vectors else 2,
+            sequence_number=shown_snapshot.snapshot.id,
+            format_version=3 if shown_snapshot.has_vectors else 2,
             header=unwritten.header,
         )
 
@@ -311,7 +313,7 @@ class Line:
         metas = manifests.all_metas(snapshot)
         first_new = len(metas) - len(manifests.metas(snapshot.delta_manifest_list))
         self._fold.move_to(metas)
-        listed: list[_Listed] = []
+        data_manifests: list[_Listed] = []
         ids: list[FileIds] = []
         for position, meta in enumerate(metas):
             rows = self._fold.rows(meta.file_name)
@@ -321,9 +323,9 @@ class Line:
             if len(rows):
                 fallback = snapshot.id if position >= first_new else 0
                 manifest, file_ids = self._data_manifest(meta, rows, fallback=fallback)
-                listed.append(manifest)
+                data_manifests.append(manifest)
                 ids.append(file_ids)
-        return listed, union(ids)
+        return data_manifests, union(ids)
 
     def _data_manifest(self, meta: ManifestMeta, rows: Rows, *, fallback: int) -> tuple[_Listed, FileIds]:
         """The manifest of some live files of a manifest of the table, and what is known of the ids in these files.
@@ -381,8 +383,8 @@ class Line:
         sizes, schema_ids = entries.column("file_size").to_pylist(), entries.column("schema_id").to_pylist()
         for path, size, schema_id in zip(data_paths(self._context, entries), sizes, schema_ids, strict=True):
             if path not in self._ids_of_files:
-                at, name = place_of(self._branch.store, path)
-                columns = read_footer(at, name, size_bytes=size).schema.to_arrow_schema()
+                file_store, name = place_of(self._branch.store, path)
+                columns = read_footer(file_store, name, size_bytes=size).schema.to_arrow_schema()
                 self._ids_of_files[path] = ids_of_file(columns, self.schema_of(schema_id))
             ids.append(self._ids_of_files[path])
         return union(ids)
@@ -414,9 +416,11 @@ class Line:
     def _urls_of(self, names: set[str], snapshot: Snapshot) -> dict[str, str]:
         """The URLs of the live data files with these names."""
         assert self._context is not None
-        live = self._branch.manifests.live_entries(snapshot)
-        marked = live.filter(pc.is_in(live["file_name"], value_set=pa.array(sorted(names), pa.string())))
-        return dict(zip(marked["file_name"].to_pylist(), data_urls(self._context, marked), strict=True))
+        live_entries = self._branch.manifests.live_entries(snapshot)
+        marked_entries = live_entries.filter(
+            pc.is_in(live_entries["file_name"], value_set=pa.array(sorted(names), pa.string()))
+        )
+        return dict(zip(marked_entries["file_name"].to_pylist(), data_urls(self._context, marked_entries), strict=True))
 
     def _delete_manifest(self, entry: IndexEntry, urls: dict[str, str], snapshot: Snapshot, shown_id: int) -> _Listed:
         """The manifest of the vectors of one index file, and the Puffin file that has them."""
@@ -462,8 +466,8 @@ class Line:
         """The vectors of one index file. Cost: 1 GET."""
         if not places:
             return []
-        at, name = place_of(self._branch.store, places[0].path)
-        body = bytes(at.get(name))
+        file_store, name = place_of(self._branch.store, places[0].path)
+        body = bytes(file_store.get(name))
         return [decode_vector(body[place.offset :], place) for place in places]
 
     def _delete_records(

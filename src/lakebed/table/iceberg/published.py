@@ -199,15 +199,15 @@ class PublishedTable:
         snapshots: dict[str, dict[int, Snapshot]] = {}
         problems: list[str] = []
         marks: list[ObjectMeta] = []
-        listed = [*store.list(layout.tag_folder), *store.list(layout.branch_folder)]
-        for meta in listed:
+        metas = [*store.list(layout.tag_folder), *store.list(layout.branch_folder)]
+        for meta in metas:
             branch = parse_branch(meta.path)
             if meta.path.endswith(("/LATEST", "/EARLIEST")):
                 continue
             marks.append(meta)  # with its etag: some stores count time in seconds
             if branch is not None and parse_schema(meta.path) is not None:
                 snapshots.setdefault(branch, {})
-        numbered = [(number, meta) for meta in listed if (number := parse_snapshot(meta.path)) is not None]
+        numbered = [(number, meta) for meta in metas if (number := parse_snapshot(meta.path)) is not None]
         for number, meta in sorted(numbered, key=lambda pair: pair[0]):
             branch = parse_branch(meta.path)
             if branch in snapshots:  # without a schema it is the rest of a deleted branch
@@ -224,21 +224,21 @@ class PublishedTable:
         So nothing has changed when the newest one is the same and the oldest one exists. Cost: 1 GET, 2 HEADs and 1
         LIST, and 1 GET for each new snapshot; after an expiry or rollback 1 LIST a thousand snapshots.
         """
-        log, seen = self._main.snapshots, self._seen
+        log, last_look = self._main.snapshots, self._seen
         newest = log.latest_body()
         if newest is None:
             return _Main({}, (0, b""))
-        if seen is not None and log.exists(next(iter(seen.snapshots))):
-            number, body = seen.newest
+        if last_look is not None and log.exists(next(iter(last_look.snapshots))):
+            number, body = last_look.newest
             new: list[Snapshot] = []
-            if newest == seen.newest:
-                return seen
+            if newest == last_look.newest:
+                return last_look
             if newest[0] > number and bytes(log.body(number)) == body:
                 with suppress(Corruption, UnsupportedFormat):
                     new = list(log.walk(range(number + 1, newest[0] + 1)))
                 if len(new) == newest[0] - number:
-                    more = {snapshot.id: snapshot for snapshot in new}
-                    self._seen = _Main({**seen.snapshots, **more}, newest)
+                    new_snapshots = {snapshot.id: snapshot for snapshot in new}
+                    self._seen = _Main({**last_look.snapshots, **new_snapshots}, newest)
                     return self._seen
         metas = {parse_snapshot(meta.path): meta for meta in self._main.store.list(self._main.layout.snapshot_folder)}
         numbers = sorted(number for number in metas if number is not None)
@@ -292,10 +292,10 @@ class PublishedTable:
     def _make(self, look: _Look) -> Metadata:
         main = self._lines[MAIN_BRANCH]
         tags = self._main.tags.list_all()
-        hidden = {tag.name: tag for tag in tags}
-        branches = {name: self._line_of(name, hidden) for name in sorted(look.snapshots) if name != MAIN_BRANCH}
-        known = [main, *(line for line in branches.values() if line is not None)]
-        names = NameMapping(line.schema_of(number) for line in known for number in line.schema_ids())
+        hidden_tags = {tag.name: tag for tag in tags}
+        branches = {name: self._line_of(name, hidden_tags) for name in sorted(look.snapshots) if name != MAIN_BRANCH}
+        all_lines = [main, *(line for line in branches.values() if line is not None)]
+        names = NameMapping(line.schema_of(number) for line in all_lines for number in line.schema_ids())
         state = _State(names, left_out=list(look.problems))
         newest = self._show_line(state, main, look.snapshots[MAIN_BRANCH])
         if newest is not None:
@@ -329,21 +329,21 @@ class PublishedTable:
                 parent = None if newest is None else newest.id
                 if parent is None and follows(snapshot):
                     parent = line.snapshot_id_of(follows(snapshot))
-                shown = line.show(snapshot, parent_id=parent)
+                shown_snapshot = line.show(snapshot, parent_id=parent)
             except (Corruption, UnsupportedFormat) as error:
                 where = "" if name is None else f" of the branch {name!r}"
                 state.left_out.append(f"snapshot {number}{where}: {error.message}")
                 continue
-            if shown is None:
+            if shown_snapshot is None:
                 unmerged += 1
                 continue
-            self._add(state, line, shown, parent)
-            newest = shown
+            self._add(state, line, shown_snapshot, parent)
+            newest = shown_snapshot
             if log_of_main:
                 time_ms = snapshot.time_ms
                 if state.log:  # Iceberg requires times that do not decrease
                     time_ms = max(time_ms, state.log[-1]["timestamp-ms"])
-                state.log.append({"timestamp-ms": time_ms, "snapshot-id": shown.id})
+                state.log.append({"timestamp-ms": time_ms, "snapshot-id": shown_snapshot.id})
         if unmerged:
             where = "" if name is None else f" of the branch {name!r}"
             state.left_out.append(
@@ -358,16 +358,16 @@ class PublishedTable:
             state.shown[shown.id] = shown
             state.parents[shown.id] = parent
             number = shown.snapshot.schema_id
-            hidden = frozenset[int]()
+            hidden_ids = frozenset[int]()
             if shown.file_ids != FileIds():
-                hidden = self._hidden(state, line, shown.file_ids, line.schema_of(number))
-            state.schema_ids[shown.id] = self._schema_id_of(line, number, hidden)
-            state.hidden.setdefault((line.branch.branch, number), set()).add(hidden)
+                hidden_ids = self._hidden(state, line, shown.file_ids, line.schema_of(number))
+            state.schema_ids[shown.id] = self._schema_id_of(line, number, hidden_ids)
+            state.hidden.setdefault((line.branch.branch, number), set()).add(hidden_ids)
 
     def _hidden(self, state: _State, line: Line, file_ids: FileIds, schema: TableSchema) -> frozenset[int]:
         """The columns of a schema that clients do not find in some file of a version."""
-        written = {number: line.schema_of(number) for number in line.schema_ids()}
-        return file_ids.find_hidden(schema, written, state.names)
+        schemas = {number: line.schema_of(number) for number in line.schema_ids()}
+        return file_ids.find_hidden(schema, schemas, state.names)
 
     def _show_tags(self, state: _State, main: Line, tags: Sequence[Tag]) -> None:
         for tag in tags:
@@ -375,20 +375,22 @@ class PublishedTable:
                 state.left_out.append(f"the tag {tag.name!r}: Iceberg has a branch of that name")
                 continue
             try:
-                shown = main.show(tag.snapshot, parent_id=None)
+                shown_snapshot = main.show(tag.snapshot, parent_id=None)
             except (Corruption, UnsupportedFormat) as error:
                 state.left_out.append(f"the tag {tag.name!r}: {error.message}")
                 continue
-            if shown is None:
+            if shown_snapshot is None:
                 state.left_out.append(f"the tag {tag.name!r}: its version was not fully compacted")
                 continue
-            known = state.shown.get(shown.id)
-            if known is not None and known.list_path != shown.list_path:
+            earlier_snapshot = state.shown.get(shown_snapshot.id)
+            if earlier_snapshot is not None and earlier_snapshot.list_path != shown_snapshot.list_path:
                 # Another client rolled back and used the number again.
-                state.left_out.append(f"the tag {tag.name!r}: another snapshot has its number {shown.snapshot.id}")
+                state.left_out.append(
+                    f"the tag {tag.name!r}: another snapshot has its number {shown_snapshot.snapshot.id}"
+                )
                 continue
-            self._add(state, main, shown, None)
-            reference: dict[str, Any] = {"snapshot-id": shown.id, "type": "tag"}
+            self._add(state, main, shown_snapshot, None)
+            reference: dict[str, Any] = {"snapshot-id": shown_snapshot.id, "type": "tag"}
             if tag.expires_ms is not None:
                 reference["max-ref-age-ms"] = max(1, tag.expires_ms - tag.snapshot.time_ms)
             state.references[tag.name] = reference
@@ -419,10 +421,10 @@ class PublishedTable:
                 variants = set(state.hidden.get((line.branch.branch, schema_id), ()))
                 if line.branch.branch is None and schema_id == line.branch.schema.id:
                     variants.add(state.hidden_now)
-                for hidden in variants:
-                    shown_id = self._schema_id_of(line, schema_id, hidden)
+                for hidden_ids in variants:
+                    shown_id = self._schema_id_of(line, schema_id, hidden_ids)
                     if shown_id not in schemas:
-                        schemas[shown_id] = iceberg_schema(schema, older=history, hidden=hidden)
+                        schemas[shown_id] = iceberg_schema(schema, older=history, hidden=hidden_ids)
                 history.append(schema)
         return schemas
 
@@ -462,10 +464,13 @@ class PublishedTable:
             members["current-snapshot-id"] = current["snapshot-id"]
         members |= {"refs": state.references, "snapshot-log": state.log, "metadata-log": []}
         shown = [state.shown[number] for number in sorted(state.shown)]
-        body = _ENCODE(members | {"snapshots": [self._render_snapshot(state, each) for each in shown]})
-        kept = {reference["snapshot-id"] for reference in state.references.values()}
-        log = [entry for entry in state.log if entry["snapshot-id"] in kept]
-        narrow = {"snapshot-log": log, "snapshots": [self._render_snapshot(state, s) for s in shown if s.id in kept]}
+        body = _ENCODE(members | {"snapshots": [self._render_snapshot(state, snapshot) for snapshot in shown]})
+        kept_ids = {reference["snapshot-id"] for reference in state.references.values()}
+        log = [entry for entry in state.log if entry["snapshot-id"] in kept_ids]
+        narrow = {
+            "snapshot-log": log,
+            "snapshots": [self._render_snapshot(state, snapshot) for snapshot in shown if snapshot.id in kept_ids],
+        }
         digest = digest_of(body)
         return Metadata(body, self._store_metadata(state, body, digest), _ENCODE(members | narrow), digest)
 
@@ -483,9 +488,9 @@ class PublishedTable:
         parent = state.parents[shown.id]
         schema_id = state.schema_ids[shown.id]
         key = (shown.id, f"{shown.list_path} {parent} {schema_id}")
-        known = self._rendered.get(key)
-        if known is not None:
-            return known
+        document = self._rendered.get(key)
+        if document is not None:
+            return document
         snapshot = shown.snapshot
         is_plain = snapshot.commit_kind in _OPERATIONS and not self._main.schema.primary_keys
         operation = _OPERATIONS[snapshot.commit_kind] if is_plain else "overwrite"

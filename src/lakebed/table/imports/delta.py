@@ -67,21 +67,21 @@ class DeltaReader:
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
         """The rows, by Delta's rules."""
         place, path = place_of(store, self.url)
-        opened = open_data_file(place, path, size_bytes=self.size_bytes, int96_unit=_UNIT)
-        kept = None if self.kept is None else np.frombuffer(self.kept, np.bool_)
-        columns = [name for name in opened.column_names if name in self.columns] or opened.column_names[:1]
+        data_file = open_data_file(place, path, size_bytes=self.size_bytes, int96_unit=_UNIT)
+        is_kept = None if self.kept is None else np.frombuffer(self.kept, np.bool_)
+        columns = [name for name in data_file.column_names if name in self.columns] or data_file.column_names[:1]
         row = 0
-        for batch in opened.batches(columns=columns, row_groups=None, batch_rows=_BATCH_ROWS):
+        for batch in data_file.batches(columns=columns, row_groups=None, batch_rows=_BATCH_ROWS):
             rows = with_constants(pa.Table.from_batches([batch]), self.constants)
             rows = rows.select([name for name in self.columns if name in rows.column_names])
             for name, kind in self.instants:
                 position = rows.schema.get_field_index(name)
                 if position >= 0 and rows.schema.field(position).type != kind:
                     rows = rows.set_column(position, name, rows.column(position).cast(kind))
-            if kept is not None:
+            if is_kept is not None:
                 mask = np.ones(rows.num_rows, np.bool_)
-                stated = kept[row : row + rows.num_rows]
-                mask[: len(stated)] = stated
+                known_part = is_kept[row : row + rows.num_rows]
+                mask[: len(known_part)] = known_part
                 row += rows.num_rows
                 rows = rows.filter(pa.array(mask))
             if rows.num_rows:
@@ -121,22 +121,23 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
             url=url,
         ) from problem
     _check_features(table, url)
-    kept = _rows_to_keep(vectors)
+    kept_rows = _rows_to_keep(vectors)
     partition_keys = tuple(table.metadata().partition_columns)
     # Leave out the statistics: they may have dates and times that Python cannot represent.
     actions = actions.select([name for name in ("path", "size_bytes", "partition") if name in actions.column_names])
     files = [
-        _file(action, url, schema=schema, kept=kept, partition_keys=partition_keys) for action in actions.to_pylist()
+        _file(action, url, schema=schema, kept=kept_rows, partition_keys=partition_keys)
+        for action in actions.to_pylist()
     ]
     if files and table.metadata().configuration.get(_MAPPING_MODE, "none") != "none":
-        whole = DeltaScan(url, table.version(), dict(storage_options or {}))
+        scan = DeltaScan(url, table.version(), dict(storage_options or {}))
         size_bytes, why = sum(file.size_bytes for file in files), "has columns under other names (column mapping)"
         every = (str(table.version()),)
         files = [
             SourceFile(
                 url,
                 size_bytes,
-                whole,
+                scan,
                 must_rewrite=why,
                 deletes=every,
                 file_count=len(files),
@@ -177,12 +178,12 @@ def _file(
     values = {
         name: pa.scalar((action["partition"] or {}).get(name), schema.field(name).type) for name in partition_keys
     }
-    deleted = kept.get(_tail(url))
-    why = "has deleted rows (a deletion vector)" if deleted is not None else None
+    kept_rows = kept.get(_tail(url))
+    why = "has deleted rows (a deletion vector)" if kept_rows is not None else None
     instants = tuple((column.name, column.type) for column in schema if has_timestamps(column.type))
-    reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), instants, deleted)
+    reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), instants, kept_rows)
     return SourceFile(
-        url, action["size_bytes"], reader, values, must_rewrite=why, deletes=deleted, reads_every_instant=True
+        url, action["size_bytes"], reader, values, must_rewrite=why, deletes=kept_rows, reads_every_instant=True
     )
 
 
@@ -201,14 +202,14 @@ def _number(version: int | str) -> int:
 
 
 def _check_features(table: DeltaTable, url: str) -> None:
-    unknown = sorted(set(table.protocol().reader_features or ()) - _FEATURES)
-    if unknown:
+    unknown_features = sorted(set(table.protocol().reader_features or ()) - _FEATURES)
+    if unknown_features:
         raise InvalidRequest(
-            f"The Delta table {url} uses the feature {unknown[0]}, which cannot be imported: read it through Spark, "
-            "and write the rows with lakebed.spark.write.",
+            f"The Delta table {url} uses the feature {unknown_features[0]}, which cannot be imported: read it through "
+            "Spark, and write the rows with lakebed.spark.write.",
             kind="unsupported_source",
             url=url,
-            feature=unknown[0],
+            feature=unknown_features[0],
         )
 
 

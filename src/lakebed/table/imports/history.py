@@ -110,26 +110,28 @@ class VersionImport:
         Raises as `plan_import`. Cost: the footers of the files that have changed.
         """
         identities = {file.url: _identity(source, file) for file in source.files}
-        kept = {
+        kept_files = {
             url: record
             for url, record in self.known.items()
             if url in identities and record.identity == identities[url]
         }
-        other = replace(source, files=tuple(file for file in source.files if file.url not in kept))
-        plan = plan_import(store, other, schema, options=self.options, environment=environment)
+        changed_source = replace(source, files=tuple(file for file in source.files if file.url not in kept_files))
+        plan = plan_import(store, changed_source, schema, options=self.options, environment=environment)
         for file in plan.taken:
             record = self.known.get(file.source.url)
             if record is not None and record.is_taken:
-                kept[file.source.url] = replace(record, identity=identities[file.source.url])
-        new = replace(plan, taken=tuple(file for file in plan.taken if file.source.url not in kept))
-        removed = tuple(record for url, record in self.known.items() if url not in kept and record.changes)
-        return VersionPlan(source, new, kept, removed, identities)
+                kept_files[file.source.url] = replace(record, identity=identities[file.source.url])
+        new = replace(plan, taken=tuple(file for file in plan.taken if file.source.url not in kept_files))
+        removed_records = tuple(
+            record for url, record in self.known.items() if url not in kept_files and record.changes
+        )
+        return VersionPlan(source, new, kept_files, removed_records, identities)
 
     def assume(self, plan: VersionPlan) -> None:
         """Continue as if a version had been imported."""
         none = BucketChange(b"", 0, 0)
-        done = {file.source.url: (none,) for file in plan.plan.taken}
-        self._remember(plan, done | {file.url: (none,) for file, _ in plan.plan.rewritten})
+        changes_by_url = {file.source.url: (none,) for file in plan.plan.taken}
+        self._remember(plan, changes_by_url | {file.url: (none,) for file, _ in plan.plan.rewritten})
 
     def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
         """Copy and rewrite what is new, and commit the version.
@@ -140,40 +142,44 @@ class VersionImport:
         newest = table.latest()
         if self.options.in_place:
             check_new_names(plan.plan, table, newest)
-        done: dict[str, tuple[BucketChange, ...]] = {}
-        added: list[BucketChange] = []
+        changes_by_url: dict[str, tuple[BucketChange, ...]] = {}
+        added_changes: list[BucketChange] = []
         outside = {file.entry.external_path for file in plan.plan.taken if file.entry.external_path is not None}
         try:
             for file, why in plan.plan.rewritten:
                 changes = carry(table, replace(plan.plan, taken=(), rewritten=((file, why),)), progress)
-                done[file.url] = tuple(changes)
-                added += changes
+                changes_by_url[file.url] = tuple(changes)
+                added_changes += changes
             if plan.plan.taken:
                 changes = carry(table, replace(plan.plan, rewritten=()), progress)
-                added += changes
-                done |= {file.source.url: (change,) for file, change in zip(plan.plan.taken, changes, strict=True)}
-            deleted = [
+                added_changes += changes
+                changes_by_url |= {
+                    file.source.url: (change,) for file, change in zip(plan.plan.taken, changes, strict=True)
+                }
+            deleted_changes = [
                 replace(change, added=(), deleted=change.added) for record in plan.removed for change in record.changes
             ]
             snapshot = newest
-            if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
+            if newest is None or added_changes or deleted_changes or newest.schema_id != plan.plan.schema.id:
                 request = CommitRequest(
-                    "OVERWRITE" if deleted else "APPEND", [*deleted, *added], is_first=newest is None
+                    "OVERWRITE" if deleted_changes else "APPEND",
+                    [*deleted_changes, *added_changes],
+                    is_first=newest is None,
                 )
                 snapshot = commit(table.context, request)
         except OutcomeUnknown:
             raise  # a version may have the files
         except Exception:
-            discard_changes(table.context, [without_outside(change, outside) for change in added])
+            discard_changes(table.context, [without_outside(change, outside) for change in added_changes])
             raise
         assert snapshot is not None
-        self._remember(plan, {url: _with_snapshot(changes, snapshot) for url, changes in done.items()})
+        self._remember(plan, {url: _with_snapshot(changes, snapshot) for url, changes in changes_by_url.items()})
         return snapshot
 
     def _remember(self, plan: VersionPlan, done: Mapping[str, tuple[BucketChange, ...]]) -> None:
-        taken = {file.source.url for file in plan.plan.taken}
+        taken_urls = {file.source.url for file in plan.plan.taken}
         self.known = plan.kept | {
-            file.url: _Known(plan.identities[file.url], file.url in taken, done.get(file.url, ()))
+            file.url: _Known(plan.identities[file.url], file.url in taken_urls, done.get(file.url, ()))
             for file in plan.source.files
             if file.url not in plan.kept
         }
@@ -213,12 +219,12 @@ def evolve(table: Table, source: Source) -> TableSchema:
             f"{', '.join(schema.partition_keys) or 'no column'}",
         )
     old_fields = {column.name: column for column in schema.fields}
-    wanted = {column.name: column for column in source.fields}
-    for name, column in wanted.items():
+    new_columns = {column.name: column for column in source.fields}
+    for name, column in new_columns.items():
         if name in old_fields and column.nullable != old_fields[name].nullable:
             raise _change_error(source, f"has the column {name!r} with another nullability than the one before it")
     before: DataField | None = None
-    for name, column in wanted.items():
+    for name, column in new_columns.items():
         if name not in old_fields:
             table.add_column(name, column.type, after=None if before is None else before.name, first=before is None)
         elif (new := _plain_type(column)) != (old := _plain_type(old_fields[name])):
@@ -228,7 +234,7 @@ def evolve(table: Table, source: Source) -> TableSchema:
                 why = f"has the column {name!r} as {new}, and the version before it as {old}"
                 raise _change_error(source, why) from narrower
         before = column
-    for name in old_fields.keys() - wanted.keys():
+    for name in old_fields.keys() - new_columns.keys():
         table.drop_column(name)
     return table.refresh()
 

@@ -100,8 +100,8 @@ class IcebergReader:
         if not any(map(_holds_structs, schema_to_pyarrow(table.schema()).types)):
             return
         kinds = {"PARQUET": dataset.ParquetFileFormat, "ORC": dataset.OrcFileFormat}
-        with table.io.new_input(file.file_path).open() as opened:
-            fragment = kinds[file.file_format.value]().make_fragment(pa.PythonFile(opened, "r"))
+        with table.io.new_input(file.file_path).open() as stream:
+            fragment = kinds[file.file_format.value]().make_fragment(pa.PythonFile(stream, "r"))
             names = [column.name for column in fragment.physical_schema if _holds_structs(column.type)]
             for batch in fragment.to_batches(columns=names):
                 for name, values in zip(names, batch.columns, strict=True):
@@ -151,10 +151,10 @@ def _readable(url: str) -> Iterator[None]:
 
 
 def _unreadable(what: str, problem: Exception, **facts: str) -> InvalidRequest:
-    said = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
+    message = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
     return InvalidRequest(
-        f"{what} cannot be read: {said}. A file of it is gone, damaged or being written: try again, or import another "
-        "snapshot.",
+        f"{what} cannot be read: {message}. A file of it is gone, damaged or being written: try again, or import "
+        "another snapshot.",
         kind="unreadable_source",
         **facts,
     )
@@ -170,9 +170,9 @@ def library_settings(storage_options: Mapping[str, str] | None) -> dict[str, str
     """Settings of an object store in the library's spelling."""
     settings = {}
     for name, value in (storage_options or {}).items():
-        known = _SETTINGS.get(name.lower().removeprefix("aws_"))
-        if known is not None:
-            settings[known] = value
+        setting = _SETTINGS.get(name.lower().removeprefix("aws_"))
+        if setting is not None:
+            settings[setting] = value
     return settings
 
 
@@ -242,13 +242,13 @@ def catalog_named(name: str) -> Catalog:
     """A configured catalog. Raises `InvalidRequest`: it is not configured."""
     try:
         return load_catalog(name)
-    except ValueError as unknown:
+    except ValueError as error:
         raise InvalidRequest(
             f"pyiceberg knows no catalog {name!r}: configure it in .pyiceberg.yaml, or by "
             f"PYICEBERG_CATALOG__{name.upper()}__URI.",
             kind="unknown_catalog",
             catalog=name,
-        ) from unknown
+        ) from error
 
 
 def _source(
@@ -293,11 +293,11 @@ def _source(
                 reads_every_instant=not is_parquet,
             )
         )
-    read = scan.snapshot()
+    snapshot = scan.snapshot()
     return Source(
         format="iceberg",
         url=url,
-        version=None if read is None else str(read.snapshot_id),
+        version=None if snapshot is None else str(snapshot.snapshot_id),
         fields=fields_of_arrow(pa.schema([field.remove_metadata() for field in arrow])),
         partition_keys=tuple(keys),
         files=tuple(files),
@@ -323,16 +323,16 @@ def iceberg_versions(
     """
     table, _ = _open_table(url, catalog=catalog, storage_options=storage_options, like=like)
     current = table.current_snapshot()
-    named: dict[int, list[str]] = {}
+    names_by_id: dict[int, list[str]] = {}
     for name, ref in table.refs().items():
         if ref.snapshot_ref_type == SnapshotRefType.TAG:
-            named.setdefault(ref.snapshot_id, []).append(name)
-    wanted = named.keys() | {snapshot.snapshot_id for snapshot in ancestors_of(current, table.metadata)}
-    kept = [snapshot for snapshot in table.snapshots() if snapshot.snapshot_id in wanted]
-    kept.sort(key=lambda snapshot: (snapshot == current, snapshot.sequence_number or 0, snapshot.timestamp_ms))
+            names_by_id.setdefault(ref.snapshot_id, []).append(name)
+    version_ids = names_by_id.keys() | {snapshot.snapshot_id for snapshot in ancestors_of(current, table.metadata)}
+    snapshots = [snapshot for snapshot in table.snapshots() if snapshot.snapshot_id in version_ids]
+    snapshots.sort(key=lambda snapshot: (snapshot == current, snapshot.sequence_number or 0, snapshot.timestamp_ms))
     versions = []
-    for snapshot in kept:
-        tags = tuple(sorted(named.get(snapshot.snapshot_id, ())))
+    for snapshot in snapshots:
+        tags = tuple(sorted(names_by_id.get(snapshot.snapshot_id, ())))
         versions.append(SourceVersion(str(snapshot.snapshot_id), f"snapshot-{snapshot.snapshot_id}", tags))
     if current is not None and table.scan(snapshot_id=current.snapshot_id).projection() != table.schema():
         versions.append(SourceVersion(None, None))
@@ -356,8 +356,8 @@ def newest_metadata(url: str, *, like: ObjectStore) -> str:
         )
     if HINT.removeprefix("metadata/") in names:
         hint = bytes(store.get(HINT)).decode("utf-8", "replace").strip()
-        wanted = (f"{hint}.metadata.json", f"v{hint}.metadata.json", f"v{hint}.gz.metadata.json", hint)
-        for name in wanted:
+        file_names = (f"{hint}.metadata.json", f"v{hint}.metadata.json", f"v{hint}.gz.metadata.json", hint)
+        for name in file_names:
             if name in names:
                 return f"{store.root_url}/metadata/{name}"
     highest = max(number for number, _ in numbered)

@@ -52,8 +52,8 @@ class PlainReader:
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
         """The columns of the file, and its partition columns."""
         place, path = place_of(store, self.url)
-        opened = open_data_file(place, path, size_bytes=self.size_bytes)
-        for batch in opened.batches(columns=opened.column_names, row_groups=None, batch_rows=_BATCH_ROWS):
+        data_file = open_data_file(place, path, size_bytes=self.size_bytes)
+        for batch in data_file.batches(columns=data_file.column_names, row_groups=None, batch_rows=_BATCH_ROWS):
             yield with_constants(pa.Table.from_batches([batch]), self.constants)
 
 
@@ -76,9 +76,9 @@ def open_parquet(url: str, *, like: ObjectStore) -> Source:
     types = _types(texts)
     first = metas[0]
     columns = read_footer(store, first.path, size_bytes=first.size_bytes).schema.to_arrow_schema()
-    named = [field.with_nullable(True) for field in columns]
-    named += [pa.field(name, arrow_type(kind)) for name, kind in types.items() if name not in columns.names]
-    fields = fields_of_arrow(pa.schema(named))
+    arrow_fields = [field.with_nullable(True) for field in columns]
+    arrow_fields += [pa.field(name, arrow_type(kind)) for name, kind in types.items() if name not in columns.names]
+    fields = fields_of_arrow(pa.schema(arrow_fields))
     # A partition column that is also in the files has its type there.
     types = {name: next(field.type for field in fields if field.name == name) for name in types}
     return Source(
@@ -103,10 +103,12 @@ def _file(url: str, size_bytes: int, texts: dict[str, str | None], types: dict[s
 def _data_files(store: ObjectStore) -> list[ObjectMeta]:
     """The files that are not hidden, by path."""
     top = store.list_with_delimiter("")
-    for folder, what in _OTHER_TABLES.items():
+    for folder, description in _OTHER_TABLES.items():
         if folder in top.folders and (folder != "snapshot" or "schema" in top.folders):
             raise InvalidRequest(
-                f"{store.root_url} has a folder {folder}, so it is {what}.", kind="other_format", url=store.root_url
+                f"{store.root_url} has a folder {folder}, so it is {description}.",
+                kind="other_format",
+                url=store.root_url,
             )
     metas = []
     for meta in store.list(""):
@@ -148,11 +150,11 @@ def _types(texts: tuple[tuple[str, ...], list[tuple[str | None, ...]]]) -> dict[
 
 def _type(values: set[str | None]) -> str:
     """The narrowest type that prints these values as they are spelled."""
-    known = [value for value in values if value is not None]
-    if known and all(_WHOLE.fullmatch(value) for value in known):
-        largest = max(abs(int(value)) for value in known)
+    present_values = [value for value in values if value is not None]
+    if present_values and all(_WHOLE.fullmatch(value) for value in present_values):
+        largest = max(abs(int(value)) for value in present_values)
         return "INT" if largest < 2**31 else "BIGINT" if largest < 2**63 else "STRING"
-    if known and all(_is_day(value) for value in known):
+    if present_values and all(_is_day(value) for value in present_values):
         return "DATE"
     return "STRING"
 

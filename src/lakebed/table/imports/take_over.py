@@ -201,17 +201,17 @@ def plan_import(
             "of it: import without in place, so that the files are copied.",
             kind="invalid_in_place",
         )
-    described = map_in_pool(
+    descriptions = map_in_pool(
         environment.runtime,
         lambda file: _plan_file(store, file, source, schema, options=options, environment=environment),
         source.files,
         worker_count_max=_WORKERS_MAX,
     )
-    taken = tuple(file for file in described if isinstance(file, TakenFile))
-    rewritten = tuple(
-        (file, reason) for file, reason in zip(source.files, described, strict=True) if isinstance(reason, str)
+    taken_files = tuple(file for file in descriptions if isinstance(file, TakenFile))
+    rewritten_files = tuple(
+        (file, reason) for file, reason in zip(source.files, descriptions, strict=True) if isinstance(reason, str)
     )
-    return ImportPlan(source, schema, taken, rewritten)
+    return ImportPlan(source, schema, taken_files, rewritten_files)
 
 
 def _plan_file(
@@ -262,8 +262,10 @@ def _refuse_far_instants(store: ObjectStore, path: str, footer: pq.FileMetaData,
     """Refuse INT96 timestamps that would be read as other values. Cost: reads the columns that may have such."""
     columns = int96_columns(footer)
     if columns:
-        opened = open_data_file(store, path, size_bytes=size_bytes, int96_unit=READ_UNIT)
-        refuse_far_instants(opened.batches(columns=columns, batch_rows=BATCH_ROWS), file_name=path.rpartition("/")[2])
+        data_file = open_data_file(store, path, size_bytes=size_bytes, int96_unit=READ_UNIT)
+        refuse_far_instants(
+            data_file.batches(columns=columns, batch_rows=BATCH_ROWS), file_name=path.rpartition("/")[2]
+        )
 
 
 def needs_writer(schema: TableSchema) -> str | None:
@@ -287,10 +289,10 @@ def _check_names(footer: pq.FileMetaData, file: SourceFile, schema: TableSchema)
             raise _misfit(name, f"is not in a partition of the column {key!r}")
     if file.field_ids is None:
         return
-    stated = dict(ids_of(arrow))
-    for path, wanted in file.field_ids.items():
-        if path in stated and stated[path] != wanted:
-            raise _misfit(name, f"has another column as {'.'.join(path)!r} (its field id is {stated[path]})")
+    ids_in_file = dict(ids_of(arrow))
+    for path, field_id in file.field_ids.items():
+        if path in ids_in_file and ids_in_file[path] != field_id:
+            raise _misfit(name, f"has another column as {'.'.join(path)!r} (its field id is {ids_in_file[path]})")
 
 
 def _misfit(name: str, what: str) -> InvalidRequest:
@@ -347,8 +349,8 @@ def _parse_moments(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _external(url: str) -> str:
     """A URL as other clients of the format write it."""
-    parsed = parse_url(url)
-    return f"file:{parsed.prefix}" if parsed.scheme == "file" else str(parsed)
+    location = parse_url(url)
+    return f"file:{location.prefix}" if location.scheme == "file" else str(location)
 
 
 def _check_in_place(url: str) -> None:
@@ -374,8 +376,10 @@ def check_new_names(plan: ImportPlan, table: Table, newest: Snapshot | None) -> 
     """Refuse two files with one name in a partition: an entry is identified by partition and name."""
     counts = Counter((file.partition, file.entry.file_name) for file in plan.taken)
     if newest is not None:
-        live = table.context.manifests.live_entries(newest)
-        counts.update(set(zip(*(live.column(name).to_pylist() for name in ("partition", "file_name")), strict=True)))
+        live_entries = table.context.manifests.live_entries(newest)
+        counts.update(
+            set(zip(*(live_entries.column(name).to_pylist() for name in ("partition", "file_name")), strict=True))
+        )
     for file in plan.taken:
         if counts[file.partition, file.entry.file_name] > 1:
             raise InvalidRequest(
@@ -407,17 +411,17 @@ class _Counted:
 
 def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
     """Copy and rewrite the files of a plan in this process. After an error, delete what was written."""
-    counted = _Counted(table.context.environment, plan.size_bytes, progress)
+    counter = _Counted(table.context.environment, plan.size_bytes, progress)
     copies = [f"{file.folder}/{file.entry.file_name}" for file in plan.taken if file.entry.external_path is None]
     try:
         changes = map_in_pool(
             table.context.environment.runtime,
-            lambda file: _carry(table.store, file, counted),
+            lambda file: _carry(table.store, file, counter),
             plan.taken,
             worker_count_max=_WORKERS_MAX,
         )
         if plan.rewritten:
-            changes += _rewritten(table, plan, counted)
+            changes += _rewritten(table, plan, counter)
     except BaseException:
         discard(table.store, copies)
         raise
@@ -447,14 +451,14 @@ def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> 
     if is_same and not store.is_versioned and size_bytes <= _COPY_BYTES_MAX:
         bucket = open_elsewhere(store, f"{here.scheme}://{here.place}")
         bucket.copy(source.prefix, f"{here.prefix}/{path}")
-        copied = store.head(path).size_bytes
+        copied_bytes = store.head(path).size_bytes
     else:
         place, name = place_of(store, url)
-        copied = store.put_stream(path, place.get_stream(name))
-    if copied != size_bytes:
+        copied_bytes = store.put_stream(path, place.get_stream(name))
+    if copied_bytes != size_bytes:
         raise Unavailable(
-            f"The source's file {url} had {size_bytes} bytes, and its copy has {copied}: it was replaced during the "
-            "import. Import again.",
+            f"The source's file {url} had {size_bytes} bytes, and its copy has {copied_bytes}: it was replaced during "
+            "the import. Import again.",
             url=url,
         )
 
@@ -510,8 +514,8 @@ def ids_of(schema: pa.Schema) -> Ids:
 
 
 def _ids(path: tuple[str, ...], field: pa.Field) -> Ids:
-    stated = (field.metadata or {}).get(FIELD_ID_KEY)
-    yield path, None if stated is None else int(stated)
+    id_text = (field.metadata or {}).get(FIELD_ID_KEY)
+    yield path, None if id_text is None else int(id_text)
     yield from _ids_inside(path, field.type)
 
 

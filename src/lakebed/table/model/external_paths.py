@@ -44,13 +44,13 @@ class ExternalPaths:
         options that contradict each other.
         """
         options = TableOptions(values)
-        strategy, listed = options.get(EXTERNAL_PATHS_STRATEGY), options.get(EXTERNAL_PATHS)
+        strategy, urls = options.get(EXTERNAL_PATHS_STRATEGY), options.get(EXTERNAL_PATHS)
         weights = options.get(EXTERNAL_PATHS_WEIGHTS)
-        if strategy == "none" or not listed:
+        if strategy == "none" or not urls:
             return cls()
         if strategy == _SPECIFIC:
-            listed = _of_scheme(listed, options.get(EXTERNAL_PATHS_SPECIFIC_FS))
-        roots = tuple(map(_root, listed))
+            urls = _of_scheme(urls, options.get(EXTERNAL_PATHS_SPECIFIC_FS))
+        roots = tuple(map(_root, urls))
         if strategy != _WEIGHTED or len(roots) < 2 or weights is None:
             return cls(roots, strategy)
         if len(weights) != len(roots):
@@ -76,12 +76,12 @@ def _root(url: str) -> str:
         raise _invalid(EXTERNAL_PATHS.name, f"{url!r} is not a URL such as s3://bucket/folder or file:///folder.")
     path = re.sub("/+", "/", rest.removeprefix("//") if rest.startswith("//") else rest)
     try:
-        parsed = parse_url(f"{scheme}://{path}")
+        location = parse_url(f"{scheme}://{path}")
     except InvalidRequest as error:
         raise _invalid(EXTERNAL_PATHS.name, f"{url!r}: {error.message}.") from error
-    if parsed.scheme == "file":
-        return f"file:{parsed.prefix}"
-    return f"{scheme}://{parsed.place}" + (f"/{parsed.prefix}" if parsed.prefix else "")
+    if location.scheme == "file":
+        return f"file:{location.prefix}"
+    return f"{scheme}://{location.place}" + (f"/{location.prefix}" if location.prefix else "")
 
 
 def _invalid(option: str, sentence: str) -> InvalidRequest:

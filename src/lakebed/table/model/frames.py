@@ -108,8 +108,8 @@ def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None
             raise _not_installed("duckdb") from missing
         connection = duckdb.connect()
     if not rows.num_columns or not name:
-        what = "name" if rows.num_columns else "column"
-        raise InvalidRequest(f"A view in DuckDB needs a {what}, and this one has none: give one.", kind="invalid_view")
+        noun = "name" if rows.num_columns else "column"
+        raise InvalidRequest(f"A view in DuckDB needs a {noun}, and this one has none: give one.", kind="invalid_view")
     try:
         name.encode()
     except UnicodeEncodeError as half:
@@ -122,13 +122,13 @@ def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None
 
 
 def _of_pandas(frame: Any, like: pa.Schema | None) -> pa.Table:
-    named = [name for name in frame.index.names if name is not None]
-    if named:
-        frame = frame.reset_index(level=named)
+    index_names = [name for name in frame.index.names if name is not None]
+    if index_names:
+        frame = frame.reset_index(level=index_names)
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    wanted = {} if like is None else {field.name: field.type for field in like}
+    column_types = {} if like is None else {field.name: field.type for field in like}
     for position, field in enumerate(schema):
-        kind = wanted.get(field.name)
+        kind = column_types.get(field.name)
         if kind is not None and pa.types.is_floating(field.type) and pa.types.is_integer(kind):
             schema = schema.set(position, field.with_type(kind))
     return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)

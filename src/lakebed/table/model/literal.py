@@ -89,12 +89,15 @@ def _at_once(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     kinds = set(map(type, values))
     types = pa.types
     if types.is_integer(kind):
-        plain, target = kinds <= {int}, kind
+        is_plain, target = kinds <= {int}, kind
     elif types.is_floating(kind):
-        plain, target = kinds <= {int, float}, pa.float64()
+        is_plain, target = kinds <= {int, float}, pa.float64()
     else:
-        plain, target = (kinds <= {str} and types.is_string(kind)) or (kinds <= {bytes} and types.is_binary(kind)), kind
-    if not plain:
+        is_plain, target = (
+            (kinds <= {str} and types.is_string(kind)) or (kinds <= {bytes} and types.is_binary(kind)),
+            kind,
+        )
+    if not is_plain:
         return None
     try:
         return pa.array(values, target)
@@ -200,8 +203,8 @@ def _seconds(value: Any) -> decimal.Decimal:
     if not isinstance(value, datetime.datetime):
         value = datetime.datetime(value.year, value.month, value.day)
     # Not astimezone: it fails for the first and last hours of the calendar.
-    passed = value.replace(tzinfo=None) - _EPOCH - (value.utcoffset() or datetime.timedelta())
-    micros = passed // datetime.timedelta(microseconds=1)
+    elapsed = value.replace(tzinfo=None) - _EPOCH - (value.utcoffset() or datetime.timedelta())
+    micros = elapsed // datetime.timedelta(microseconds=1)
     nanos = decimal.Decimal(micros * 1000 + getattr(value, "nanosecond", 0))
     return _EXACT.add(_EXACT.scaleb(nanos, -9), fraction)
 
@@ -217,8 +220,8 @@ def _days(value: Any) -> decimal.Decimal:
     seconds = _seconds(value)
     days, rest = divmod(seconds.to_integral_value(decimal.ROUND_FLOOR), 86_400)
     is_between = rest != 0 or seconds != seconds.to_integral_value(decimal.ROUND_FLOOR)
-    whole = days - 1 if rest < 0 else days
-    return _EXACT.add(whole, decimal.Decimal("0.5")) if is_between else whole
+    day_count = days - 1 if rest < 0 else days
+    return _EXACT.add(day_count, decimal.Decimal("0.5")) if is_between else day_count
 
 
 # ---- other types

@@ -74,17 +74,17 @@ def add_member(members: Members, member: NestedField, *, after: str | None, firs
 
 def drop_member(members: Members, name: str) -> Members:
     """Drop a member. Raises `InvalidRequest`: it does not exist, or is the only member."""
-    dropped = member_of(members, name)
+    dropped_member = member_of(members, name)
     if len(members) == 1:
         raise _change_error(f"The field {name!r} is the only one and cannot be dropped: drop the column instead.")
-    return tuple(member for member in members if member is not dropped)
+    return tuple(member for member in members if member is not dropped_member)
 
 
 def rename_member(members: Members, old: str, new: str) -> Members:
     """Rename a member; its values stay. Raises `InvalidRequest`: it does not exist, or the new name is taken."""
-    renamed = member_of(members, old)
+    old_member = member_of(members, old)
     refuse_taken(members, new)
-    return tuple(replace(member, name=new) if member is renamed else member for member in members)
+    return tuple(replace(member, name=new) if member is old_member else member for member in members)
 
 
 def member_of(members: Members, name: str) -> NestedField:

@@ -584,10 +584,10 @@ def option_error(name: str, text: str, why: str = "") -> InvalidRequest:
 
 
 def _unknown(name: str) -> InvalidRequest:
-    near = get_close_matches(name, list(OPTIONS), n=1, cutoff=0.6)
+    nearest = get_close_matches(name, list(OPTIONS), n=1, cutoff=0.6)
     hint = (
-        f": did you mean {near[0]!r}?"
-        if near
+        f": did you mean {nearest[0]!r}?"
+        if nearest
         else ". A property of your own begins with a word of your own and a dot, such as 'team.contact'."
     )
     return InvalidRequest(f"Option {name!r} is not known{hint}", kind="unknown_option", option=name)

@@ -67,16 +67,16 @@ def _gather(parts: Sequence[Predicate], op: str) -> list[Predicate]:
     lists = {name: tuple(constants) for name, constants in values.items() if len(constants) >= _GATHERED_MIN}
     if not lists:
         return list(parts)
-    kept = [part for part in parts if not (isinstance(part, Compare) and part.op == op and part.column in lists)]
-    terms = [In(name, listed) for name, listed in lists.items()]
-    return [*kept, *(terms if op == "=" else map(Not, terms))]
+    other_parts = [part for part in parts if not (isinstance(part, Compare) and part.op == op and part.column in lists)]
+    terms = [In(name, members) for name, members in lists.items()]
+    return [*other_parts, *(terms if op == "=" else map(Not, terms))]
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
     if name in schema.names:  # Arrow's own search refuses a name that is not Unicode
         return schema.field(name).type
-    near = get_close_matches(name, schema.names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
+    nearest = get_close_matches(name, schema.names, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(schema.names)}."
     raise InvalidRequest(f"Column {name!r} does not exist: {hint}", kind="unknown_column", column=name)
 
 

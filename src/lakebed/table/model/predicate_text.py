@@ -71,9 +71,9 @@ class ConditionParser:
     def error(self, position: int, expected: str) -> InvalidRequest:
         """Return the error for a text with a mistake at a position."""
         snippet = self.text[position : position + 20] or "the end"
-        shown = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
+        excerpt = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
         return InvalidRequest(
-            f"The filter {shown!r} cannot be read at {snippet!r} (character {position + 1}): expected {expected}.",
+            f"The filter {excerpt!r} cannot be read at {snippet!r} (character {position + 1}): expected {expected}.",
             kind="invalid_predicate",
             position=position,
         )

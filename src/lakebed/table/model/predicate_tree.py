@@ -291,10 +291,10 @@ def column(name: str) -> Column:
 
 def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
     """The conjunction of the parts that are not None; None if there is none."""
-    kept = tuple(part for part in parts if part is not None)
-    if not kept:
+    conditions = tuple(part for part in parts if part is not None)
+    if not conditions:
         return None
-    return kept[0] if len(kept) == 1 else And(kept)
+    return conditions[0] if len(conditions) == 1 else And(conditions)
 
 
 def conjuncts(predicate: Predicate) -> list[Predicate]:

@@ -148,17 +148,17 @@ class _Parser:
             raise self.error()
 
     def accept(self, *words: str) -> bool:
-        ahead = [token.upper() for token in self.tokens[self.position : self.position + len(words)]]
-        if ahead != list(words):
+        next_words = [token.upper() for token in self.tokens[self.position : self.position + len(words)]]
+        if next_words != list(words):
             return False
         self.position += len(words)
         return True
 
     def whole(self) -> Type:
-        parsed = self.type()
+        data_type = self.type()
         if self.peek():
             raise self.error()
-        return parsed
+        return data_type
 
     def type(self) -> Type:
         word = self.next().upper()
@@ -166,7 +166,7 @@ class _Parser:
         if root == "DOUBLE":
             self.accept("PRECISION")
         if root in _NESTED:
-            parsed = self.parse_nested(root)
+            data_type = self.parse_nested(root)
         else:
             parameters = self.parameters()
             if root in ("TIME", "TIMESTAMP"):
@@ -174,19 +174,19 @@ class _Parser:
                     root = "TIMESTAMP_LTZ" if root == "TIMESTAMP" else root
                 else:
                     self.accept("WITHOUT", "TIME", "ZONE")
-            parsed = self.plain(root, parameters)
+            data_type = self.plain(root, parameters)
         if self.accept("NOT", "NULL"):
-            return replace(parsed, nullable=False)
+            return replace(data_type, nullable=False)
         self.accept("NULL")
-        return parsed
+        return data_type
 
     def parse_nested(self, root: str) -> Type:
         self.depth += 1
         if self.depth > DEPTH_MAX:
             raise _too_deep()
-        parsed = self.inside(root)
+        data_type = self.inside(root)
         self.depth -= 1
-        return parsed
+        return data_type
 
     def inside(self, root: str) -> Type:
         self.expect("<")
@@ -490,8 +490,8 @@ def fields_of_arrow(schema: pa.Schema) -> tuple[DataField, ...]:
     next_id = len(columns)
     numbered = []
     for column in columns:
-        parsed, next_id = with_field_ids(parse_type(column.type), next_id)
-        numbered.append(replace(column, type=parsed.text))
+        data_type, next_id = with_field_ids(parse_type(column.type), next_id)
+        numbered.append(replace(column, type=data_type.text))
     return tuple(numbered)
 
 

@@ -97,12 +97,12 @@ def column_extent(
         group = entries.take(pa.array(rows))
         values = {key: column.take(pa.array(rows)) for key, column in partitions.items()}
         file_schema = schema_of(int(group.column("schema_id")[0].as_py()))
-        known = _FileBounds(group, values, schema, file_schema, stats_names, None)
-        counts = known.null_counts(name)
+        file_bounds = _FileBounds(group, values, schema, file_schema, stats_names, None)
+        counts = file_bounds.null_counts(name)
         if counts is None or (counts < 0).any() or not (is_partition or _is_proven(group)):
             return None
         null_count += int(counts.sum())
-        bounds = known.of(name) if is_exact else None
+        bounds = file_bounds.of(name) if is_exact else None
         if bounds is None:
             is_exact = False
             continue
@@ -160,17 +160,22 @@ def may_match(
         group = entries.take(indices) if len(rows) != entries.num_rows else entries
         values = {name: column.take(indices) for name, column in partitions.items()}
         file_schema = schema_of(int(group.column("schema_id")[0].as_py()))
-        known = _FileBounds(group, values, schema, file_schema, stats_names, stats_columns)
-        result[rows] = _possible(bound, known, negated=False)
+        file_bounds = _FileBounds(group, values, schema, file_schema, stats_names, stats_columns)
+        result[rows] = _possible(bound, file_bounds, negated=False)
     return result
 
 
 def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, ...] | None]]:
     """Rows whose statistics have the same columns: same schema, same named columns, same arity."""
-    stated, written = entries.column("value_stats_cols"), entries.column("write_cols")
+    stats_columns, write_columns = entries.column("value_stats_cols"), entries.column("write_cols")
     # Group also by the arity of the rows: a file without statistics must not share a group with files that have them.
     arity = pc.binary_slice(entries.column("value_stats_min"), 0, 4)
-    members = [entries.column("schema_id"), pc.binary_join(stated, "\0"), pc.binary_join(written, "\0"), arity]
+    members = [
+        entries.column("schema_id"),
+        pc.binary_join(stats_columns, "\0"),
+        pc.binary_join(write_columns, "\0"),
+        arity,
+    ]
     if entries.num_rows <= _FEW_ENTRIES:
         rows_of: dict[object, list[int]] = {}
         for row, key in enumerate(zip(*(column.to_pylist() for column in members), strict=True)):
@@ -179,14 +184,14 @@ def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, .
     else:
         names = ["schema_id", "stats", "written", "arity"]
         keys = pa.table([*members, pa.array(np.arange(entries.num_rows))], [*names, "row"])
-        grouped = keys.group_by(names, use_threads=False).aggregate([("row", "list")])
-        positions = list(grouped.column("row_list").to_numpy())
+        grouped_rows = keys.group_by(names, use_threads=False).aggregate([("row", "list")])
+        positions = list(grouped_rows.column("row_list").to_numpy())
     groups = []
     for rows in positions:
         first = int(rows[0])
-        stats = stated[first].as_py()
+        stats = stats_columns[first].as_py()
         if stats is None:
-            stats = written[first].as_py()
+            stats = write_columns[first].as_py()
         groups.append((rows, None if stats is None else tuple(stats)))
     return groups
 
@@ -228,16 +233,16 @@ class _FileBounds:
             return None
         column = self.schema.field_by_name(name)
         assert column is not None
-        old = next((field for field in self.file_schema.fields if field.id == column.id), None)
-        if old is None:
-            nothing = pa.nulls(self.count, arrow_type(column.type))
-            return _Bounds(nothing, nothing, np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_))
+        old_column = next((field for field in self.file_schema.fields if field.id == column.id), None)
+        if old_column is None:
+            no_values = pa.nulls(self.count, arrow_type(column.type))
+            return _Bounds(no_values, no_values, np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_))
         keys = list(self.file_schema.trimmed_primary_keys)
         bounds = None
-        if old.name in keys:
-            bounds = self._decode("key_stats", keys, old.name, column.type)
-        if bounds is None and old.name in self.stats_names:
-            bounds = self._decode("value_stats", self.stats_names, old.name, column.type)
+        if old_column.name in keys:
+            bounds = self._decode("key_stats", keys, old_column.name, column.type)
+        if bounds is None and old_column.name in self.stats_names:
+            bounds = self._decode("value_stats", self.stats_names, old_column.name, column.type)
         return bounds
 
     def null_counts(self, name: str) -> npt.NDArray[np.int64] | None:
@@ -246,12 +251,14 @@ class _FileBounds:
         if name in self.partitions:
             return np.where(pc.is_null(self.partitions[name]).to_numpy(zero_copy_only=False), row_counts, 0)
         column = self.schema.field_by_name(name)
-        old = next((field for field in self.file_schema.fields if column is not None and field.id == column.id), None)
-        if old is None:
+        old_column = next(
+            (field for field in self.file_schema.fields if column is not None and field.id == column.id), None
+        )
+        if old_column is None:
             return row_counts
-        if old.name not in self.stats_names:
+        if old_column.name not in self.stats_names:
             return None
-        return self._null_counts("value_stats", self.stats_names.index(old.name))
+        return self._null_counts("value_stats", self.stats_names.index(old_column.name))
 
     def _decode(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
         types = [field.type for field in self.file_schema.select_fields(names)]
@@ -277,8 +284,8 @@ class _FileBounds:
     def _null_counts(self, stats: str, index: int) -> npt.NDArray[np.int64]:
         counts = self.group.column(f"{stats}_null_counts").combine_chunks()
         long_enough = pc.fill_null(pc.greater(pc.list_value_length(counts), index), False)
-        nothing = pa.scalar(None, counts.type)
-        padded = pc.if_else(long_enough, counts, nothing)
+        null = pa.scalar(None, counts.type)
+        padded = pc.if_else(long_enough, counts, null)
         null_counts: npt.NDArray[np.int64] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(
             zero_copy_only=False
         )
@@ -294,12 +301,12 @@ def _drop_doubtful(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.A
     """
     if not (pa.types.is_floating(low.type) or pa.types.is_binary(low.type)):
         return low, high
-    proven = pc.fill_null(pc.equal(group.column("stats_version").combine_chunks(), STATS_VERSION), False)
-    nothing = pa.scalar(None, low.type)
+    is_proven = pc.fill_null(pc.equal(group.column("stats_version").combine_chunks(), STATS_VERSION), False)
+    null = pa.scalar(None, low.type)
     if pa.types.is_binary(low.type):
-        return low, pc.if_else(proven, high, nothing)
-    proven = pc.and_(proven, pc.invert(pc.fill_null(pc.or_(pc.is_nan(low), pc.is_nan(high)), False)))
-    return pc.if_else(proven, low, nothing), pc.if_else(proven, high, nothing)
+        return low, pc.if_else(is_proven, high, null)
+    is_proven = pc.and_(is_proven, pc.invert(pc.fill_null(pc.or_(pc.is_nan(low), pc.is_nan(high)), False)))
+    return pc.if_else(is_proven, low, null), pc.if_else(is_proven, high, null)
 
 
 def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
@@ -309,10 +316,10 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
     if isinstance(bound, And | Or):
         parts = [_possible(part, known, negated=negated) for part in bound.parts]
         conjunction = isinstance(bound, And) != negated
-        whole = np.full(known.count, conjunction, dtype=np.bool_)
+        result = np.full(known.count, conjunction, dtype=np.bool_)
         for part in parts:
-            whole = whole & part if conjunction else whole | part
-        return whole
+            result = result & part if conjunction else result | part
+        return result
     assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
     if isinstance(bound, In):
         # No value is in an empty list, not even null: the negation is true for every row.
@@ -378,17 +385,17 @@ def _one_of(bounds: _Bounds, bound: OneOf, *, negated: bool) -> Mask:
     if negated:
         if bound.has_null:
             return np.zeros(len(bounds.low), dtype=np.bool_)
-        whole = np.ones(len(bounds.low), dtype=np.bool_)
+        result = np.ones(len(bounds.low), dtype=np.bool_)
         for value in bound.values[:_IN_VALUES_MAX]:
-            whole &= _compare(bounds, "<>", value)
-        return whole
+            result &= _compare(bounds, "<>", value)
+        return result
     if len(bound.values) > _IN_VALUES_MAX:
-        both = pc.min_max(bound.values)
-        return _compare(bounds, "<=", both["max"]) & _compare(bounds, ">=", both["min"])
-    whole = np.zeros(len(bounds.low), dtype=np.bool_)
+        extremes = pc.min_max(bound.values)
+        return _compare(bounds, "<=", extremes["max"]) & _compare(bounds, ">=", extremes["min"])
+    result = np.zeros(len(bounds.low), dtype=np.bool_)
     for value in bound.values:
-        whole |= _compare(bounds, "=", value)
-    return whole
+        result |= _compare(bounds, "=", value)
+    return result
 
 
 def _starts_with(bounds: _Bounds, prefix: str, *, negated: bool) -> Mask:

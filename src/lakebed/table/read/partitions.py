@@ -75,8 +75,8 @@ def _are_among(
     types = [field.type for field in schema.partition_fields]
     key_types = [types[schema.partition_keys.index(name)] for name in names]
     columns = [pa.concat_arrays([pa.repeat(constants[name], 1) for constants in scalars]) for name in names]
-    decoded = decode_columns(partitions, types, [schema.partition_keys.index(name) for name in names])
-    return pc.is_in(encode_rows(decoded, key_types), value_set=encode_rows(columns, key_types))
+    partition_columns = decode_columns(partitions, types, [schema.partition_keys.index(name) for name in names])
+    return pc.is_in(encode_rows(partition_columns, key_types), value_set=encode_rows(columns, key_types))
 
 
 def equal_value(column: pa.Array | pa.ChunkedArray, value: pa.Scalar) -> pa.Array | pa.ChunkedArray:
@@ -93,7 +93,7 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
 
     Raises `InvalidRequest`: not a partition column, or a value of another type.
     """
-    typed = {}
+    scalars = {}
     for name, value in partition.items():
         column = schema.field_by_name(name)
         if name not in schema.partition_keys or column is None:
@@ -104,14 +104,14 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
                 column=name,
             )
         try:
-            typed[name] = _scalar(value, arrow_type(column.type))
+            scalars[name] = _scalar(value, arrow_type(column.type))
         except (pa.ArrowException, ValueError) as wrong:
             raise InvalidRequest(
                 f"{value!r} is not a value of partition column {name!r}, which is {column.type}.",
                 kind="invalid_partition_value",
                 column=name,
             ) from wrong
-    return typed
+    return scalars
 
 
 def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:

@@ -94,9 +94,9 @@ class ReadPlan:
     @property
     def decoded(self) -> tuple[DataField, ...]:
         """The columns of the result and of `where`; at least one, because rows are counted by a column."""
-        wanted = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
-        wanted = wanted or {self.schema.fields[0].name}
-        return tuple(column for column in self.schema.fields if column.name in wanted)
+        names = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
+        names = names or {self.schema.fields[0].name}
+        return tuple(column for column in self.schema.fields if column.name in names)
 
 
 def read_split(
@@ -202,11 +202,11 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
     assert plan.where is not None
     for file in split.files:
         source = _source(store, split, file, plan)
-        live, groups = source.live, source.row_groups(plan.where)
+        live_rows, groups = source.live, source.row_groups(plan.where)
         positions = [NO_POSITIONS]
-        for group in range(live.row_group_count) if groups is None else sorted(groups):
-            rows = source.adapt(live.read(columns=source.names(), row_groups=[group]))
-            rows = rows.append_column(POSITION, pa.array(live.positions([group])))
+        for group in range(live_rows.row_group_count) if groups is None else sorted(groups):
+            rows = source.adapt(live_rows.read(columns=source.names(), row_groups=[group]))
+            rows = rows.append_column(POSITION, pa.array(live_rows.positions([group])))
             positions.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
         yield file, np.concatenate(positions)
 
@@ -246,14 +246,14 @@ def _merge_at_once(
     sequences = sequences_of(tables, engine.order) if with_sequences else None
     masks = None if is_repeated else engine.survivors(codes, sequences=sequences)
     if masks is None:
-        grouped = group_by_key(codes, sequences=sequences)
-        tables, masks = [engine.merge(pa.concat_tables(tables).combine_chunks(), grouped)], [None]
-    merged = []
+        key_groups = group_by_key(codes, sequences=sequences)
+        tables, masks = [engine.merge(pa.concat_tables(tables).combine_chunks(), key_groups)], [None]
+    merged_tables = []
     for table, mask in zip(tables, masks, strict=True):
         mask = _without_deletes(_numbers(table, KIND_COLUMN), mask)
         table = table.drop_columns(list(system))
-        merged.append(table if mask is None else table.filter(pa.array(mask)))
-    return pa.concat_tables(merged)
+        merged_tables.append(table if mask is None else table.filter(pa.array(mask)))
+    return pa.concat_tables(merged_tables)
 
 
 def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
@@ -298,10 +298,10 @@ def sequences_of(tables: Sequence[pa.Table], order: SequenceOrder | None) -> lis
 
 def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
     """The columns that a merge decodes: those of the result, and those that the merge engine needs."""
-    engine, wanted = plan.engine, {column.name for column in (*plan.decoded, *plan.keys)}
-    wanted |= engine.columns(frozenset(wanted))
-    wanted.update(engine.order.columns if engine.order is not None else ())
-    return tuple(column for column in plan.schema.fields if column.name in wanted)
+    engine, names = plan.engine, {column.name for column in (*plan.decoded, *plan.keys)}
+    names |= engine.columns(frozenset(names))
+    names.update(engine.order.columns if engine.order is not None else ())
+    return tuple(column for column in plan.schema.fields if column.name in names)
 
 
 # ---- merging in windows
@@ -330,11 +330,11 @@ class Cursor:
     def fill(self) -> None:
         """Read the next part that is not empty, if `wants_more`."""
         while self.wants_more and not self.is_last:
-            following = next(self.batches, None)
-            if following is None:
+            next_batch = next(self.batches, None)
+            if next_batch is None:
                 self.is_last = True
                 continue
-            self.path, table = following
+            self.path, table = next_batch
             if table.num_rows:
                 self.rows = pa.concat_tables([self.rows, table]) if self.rows.num_rows else table
                 self.wants_more = False
@@ -377,12 +377,12 @@ def merge_windows(
     runs = sort_into_runs(split.files, schema=plan.schema)
     per_run_bytes = max(1, plan.window_bytes // len(runs))
     engine = plan.engine
-    wanted = [plan.key_part] * len(runs)
+    conditions = [plan.key_part] * len(runs)
     if filters:
-        wanted = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
+        conditions = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
     cursors = [
         run_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes, where=where)
-        for run, where in zip(runs, wanted, strict=True)
+        for run, where in zip(runs, conditions, strict=True)
     ]
     names = [key.name for key in plan.keys]
     while True:
@@ -438,10 +438,10 @@ def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[p
 
 def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], engine: MergeEngine) -> pa.Table | None:
     """Merge the complete rows of every cursor and leave the rest in the cursors; None if no row is complete."""
-    cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
-    if not cut:
+    parts = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
+    if not parts:
         return None
-    heads, head_codes = [head for head, _ in cut], [codes for _, codes in cut]
+    heads, head_codes = [head for head, _ in parts], [codes for _, codes in parts]
     if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
         return heads[0].combine_chunks()
     groups = group_by_key(head_codes, sequences=sequences_of(heads, engine.order))

@@ -75,10 +75,10 @@ def diff_buckets(
     for old, new in group_splits(before, after, by_bucket=True):
         parts = diff_splits(store, old, new, plan=plan, keys=keys, at_once_bytes_max=at_once_bytes_max)
         if is_dynamic(schema):
-            for added, removed, was, now in parts:
-                comes.append(added)
-                goes.append(removed)
-                yield added.slice(0, 0), removed.slice(0, 0), was, now
+            for added_rows, removed_rows, old_rows, new_rows in parts:
+                comes.append(added_rows)
+                goes.append(removed_rows)
+                yield added_rows.slice(0, 0), removed_rows.slice(0, 0), old_rows, new_rows
         else:
             yield from parts
     if goes:
@@ -142,15 +142,15 @@ def diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], values: S
     if len(old):
         is_common = old[np.minimum(place, len(old) - 1)] == new
     in_new, in_old = np.flatnonzero(is_common), place[is_common]
-    gone = np.ones(len(old), np.bool_)
-    gone[in_old] = False
-    was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
+    is_gone = np.ones(len(old), np.bool_)
+    is_gone[in_old] = False
+    old_rows, new_rows = before.take(pa.array(in_old)), after.take(pa.array(in_new))
     if values and len(in_old):
-        differs = pc.not_equal(_encode(was, values), _encode(now, values))
-        was, now = was.filter(differs), now.filter(differs)
+        differs = pc.not_equal(_encode(old_rows, values), _encode(new_rows, values))
+        old_rows, new_rows = old_rows.filter(differs), new_rows.filter(differs)
     else:
-        was, now = was.slice(0, 0), now.slice(0, 0)
-    return after.filter(pa.array(~is_common)), before.filter(pa.array(gone)), was, now
+        old_rows, new_rows = old_rows.slice(0, 0), new_rows.slice(0, 0)
+    return after.filter(pa.array(~is_common)), before.filter(pa.array(is_gone)), old_rows, new_rows
 
 
 def _diff_windows(
@@ -163,10 +163,10 @@ def _diff_windows(
     def batches_of(splits: Sequence[Split]) -> Iterator[tuple[str, pa.Table]]:
         for split in in_key_order(splits, schema=schema):
             for batch in read_split(store, split, plan=plan):
-                yield split.folder, cast_stored(pa.Table.from_batches([batch]), nothing.schema)
+                yield split.folder, cast_stored(pa.Table.from_batches([batch]), no_rows.schema)
 
-    nothing = arrow_schema(plan.fields).empty_table()
-    cursors = [Cursor(batches=batches_of(splits), rows=nothing) for splits in (before, after)]
+    no_rows = arrow_schema(plan.fields).empty_table()
+    cursors = [Cursor(batches=batches_of(splits), rows=no_rows) for splits in (before, after)]
     while True:
         for cursor in cursors:
             cursor.fill()
@@ -184,17 +184,17 @@ def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
     old, new = codes[: before.num_rows], codes[before.num_rows :]
     count = len(rows.dictionary)
     surplus = np.bincount(new, minlength=count) - np.bincount(old, minlength=count)
-    nothing = after.slice(0, 0)
-    return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), nothing, nothing
+    no_rows = after.slice(0, 0)
+    return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), no_rows, no_rows
 
 
 def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
     """Positions of the first `wanted[code]` rows of every code."""
     order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    starts = np.searchsorted(ordered, np.arange(len(wanted)))
-    rank = np.arange(len(ordered)) - starts[ordered]
-    return pa.array(np.sort(order[rank < wanted[ordered]]))
+    ordered_codes = codes[order]
+    starts = np.searchsorted(ordered_codes, np.arange(len(wanted)))
+    rank = np.arange(len(ordered_codes)) - starts[ordered_codes]
+    return pa.array(np.sort(order[rank < wanted[ordered_codes]]))
 
 
 def _encode(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:

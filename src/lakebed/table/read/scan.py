@@ -158,20 +158,20 @@ class Scan:
         Args:
             batch_rows: rows a batch at most; None: the option ``read.batch-size``.
         """
-        rest = self._limit
-        if rest == 0:
+        rows_left = self._limit
+        if rows_left == 0:
             return
         batch_rows = batch_rows or TableOptions(self.table_schema.options).get(READ_BATCH_SIZE)
         # With a limit, splits that need no merge come first.
-        splits = self._splits if rest is None else sorted(self._splits, key=lambda split: split.needs_merge)
+        splits = self._splits if rows_left is None else sorted(self._splits, key=lambda split: split.needs_merge)
         for split in splits:
             for batch in read_split(self._branch.store, split, plan=self.plan, batch_rows=batch_rows):
-                if rest is None:
+                if rows_left is None:
                     yield batch
                     continue
-                yield batch.slice(0, rest)
-                rest -= min(rest, batch.num_rows)
-                if rest == 0:
+                yield batch.slice(0, rows_left)
+                rows_left -= min(rows_left, batch.num_rows)
+                if rows_left == 0:
                     return
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -231,14 +231,14 @@ class Scan:
                 batch.num_rows for split in self._splits for batch in read_split(self._branch.store, split, plan=narrow)
             )
         alone = [split for split in self._splits if not split.needs_merge]
-        known: int = sum(split.row_count - count_deleted(self._branch.store, split) for split in alone)
-        merged = [split for split in self._splits if split.needs_merge]
-        if not merged:
-            return known
+        row_count: int = sum(split.row_count - count_deleted(self._branch.store, split) for split in alone)
+        merged_splits = [split for split in self._splits if split.needs_merge]
+        if not merged_splits:
+            return row_count
         narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
-        for split in merged:
-            known += sum(batch.num_rows for batch in read_split(self._branch.store, split, plan=narrow))
-        return known
+        for split in merged_splits:
+            row_count += sum(batch.num_rows for batch in read_split(self._branch.store, split, plan=narrow))
+        return row_count
 
     @kept_property
     def _entries(self) -> pa.Table:
@@ -269,14 +269,14 @@ class Scan:
     @kept_property
     def _splits(self) -> tuple[Split, ...]:
         keys = self.table_schema.primary_keys
-        judged = bool(keys) and self._where is not None and self._entries.num_rows > 0
+        judges_files = bool(keys) and self._where is not None and self._entries.num_rows > 0
         if self._where is not None and columns_of(self._where) <= set(keys):
-            judged = False  # `prune_files` has judged keys and partitions already
+            judges_files = False  # `prune_files` has judged keys and partitions already
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
-            may_match=self._may_match() if judged else None,
-            newest_survives=judged and newest_survives(engine_of(self.table_schema)),
+            may_match=self._may_match() if judges_files else None,
+            newest_survives=judges_files and newest_survives(engine_of(self.table_schema)),
             is_marked=self._skips_new,
         )
         return tuple(with_vectors(splits, self.vectors()))
@@ -309,8 +309,8 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
     target = resolve(branch, version=version, timestamp=timestamp_ms)
     if target.branch is not None:
         branch = branch.of_branch(target.branch)
-    looked = branch.look()
-    return scan_snapshot(looked, target.snapshot, schema_id=find_schema_id(looked, target.snapshot), **rows)
+    view = branch.look()
+    return scan_snapshot(view, target.snapshot, schema_id=find_schema_id(view, target.snapshot), **rows)
 
 
 def scan_snapshot(
@@ -356,11 +356,11 @@ def _bind(where: Predicate | str | None, schema: TableSchema) -> Predicate | Non
 
 
 def _check_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
-    known = [field.name for field in schema.fields]
+    names = [field.name for field in schema.fields]
     if columns is None:
-        return tuple(known)
+        return tuple(names)
     columns = names_of(columns)
     for name in columns:
-        if name not in known:
-            raise unknown_column(name, known)
+        if name not in names:
+            raise unknown_column(name, names)
     return tuple(dict.fromkeys(columns))

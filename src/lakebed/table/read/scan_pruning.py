@@ -45,9 +45,9 @@ def prune_manifests(metas: Sequence[ManifestMeta], *, where: Predicate, schema: 
     if part is None or not metas:
         return frozenset(meta.file_name for meta in metas)
     # A manifest is judged like a file whose statistics are those of its partition columns.
-    judged = _as_entries(metas, columns=schema.partition_keys, schema_id=schema.id)
-    plain = replace(schema, partition_keys=(), primary_keys=())
-    may = may_match(judged, part, schema=plain, schema_of=lambda _: plain)
+    entries = _as_entries(metas, columns=schema.partition_keys, schema_id=schema.id)
+    plain_schema = replace(schema, partition_keys=(), primary_keys=())
+    may = may_match(entries, part, schema=plain_schema, schema_of=lambda _: plain_schema)
     return frozenset(meta.file_name for meta, keep in zip(metas, may, strict=True) if keep)
 
 
@@ -57,8 +57,8 @@ def prune_files(entries: pa.Table, *, where: Predicate, schema: TableSchema, sch
     if all(columns_of(part) <= set(schema.partition_keys) for part in conjuncts(where)):
         return entries
     entries = prune_buckets(entries, where=where, schema=schema)
-    judged = schema.trimmed_primary_keys if schema.primary_keys else None
-    may = may_match(entries, where, schema=schema, schema_of=schema_of, stats_columns=judged)
+    stats_columns = schema.trimmed_primary_keys if schema.primary_keys else None
+    may = may_match(entries, where, schema=schema, schema_of=schema_of, stats_columns=stats_columns)
     return entries if may.all() else entries.filter(pa.array(may))
 
 
@@ -85,11 +85,14 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     if any(pa.types.is_floating(arrow_type(field.type)) for field in fields):
         return entries  # 0.0 and -0.0 are equal, but hash to different buckets
     values = [possible_values(where, field.name) for field in fields]
-    allowed = [known for known in values if known is not None]
-    if len(allowed) < len(fields) or np.prod([float(len(known)) for known in allowed]) > BUCKET_VALUES_MAX:
+    allowed_values = [choices for choices in values if choices is not None]
+    if (
+        len(allowed_values) < len(fields)
+        or np.prod([float(len(choices)) for choices in allowed_values]) > BUCKET_VALUES_MAX
+    ):
         return entries
     types = [arrow_type(field.type) for field in fields]
-    rows = [row for row in itertools.product(*allowed) if all(v.is_valid for v in row)]
+    rows = [row for row in itertools.product(*allowed_values) if all(v.is_valid for v in row)]
     if any(value.type != kind for row in rows for value, kind in zip(row, types, strict=True)):
         return entries
     columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]

@@ -71,8 +71,8 @@ def open_source(
         whole_bytes_max=WHOLE_FILE_BYTES_MAX if key_part is None else KEY_READ_BYTES_MAX,
     )
     place = split.vectors.get(file.file_name) if split.vectors else None
-    live = data_file if place is None else LiveRows(data_file, load_positions(store, place))
-    return SourceFile(live, file, split, schemas, fields, key_part)
+    live_rows = data_file if place is None else LiveRows(data_file, load_positions(store, place))
+    return SourceFile(live_rows, file, split, schemas, fields, key_part)
 
 
 def open_in_folders(
@@ -107,8 +107,8 @@ def open_in_folders(
                 return open_at(store, path)
             except NotFound:
                 continue
-            except InvalidRequest as refused:  # another spelling has a character that this store allows in no path
-                if refused.kind != "invalid_path":
+            except InvalidRequest as error:  # another spelling has a character that this store allows in no path
+                if error.kind != "invalid_path":
                     raise
         raise
 
@@ -199,23 +199,24 @@ class SourceFile:
         """The rows of a row group from the first whose key matches up to the last."""
         assert self._key_part is not None
         keys = self._keys()
-        decoded = self._opened.read(columns=keys.names(), row_groups=[group])
-        matches = pc.indices_nonzero(mask_of(self._key_part, keys.adapt(decoded)))
+        key_rows = self._opened.read(columns=keys.names(), row_groups=[group])
+        matches = pc.indices_nonzero(mask_of(self._key_part, keys.adapt(key_rows)))
         if len(matches) == 0:
             return
         first, stop = matches[0].as_py(), matches[-1].as_py() + 1
-        names = [name for name in self.names(*system) if name not in decoded.column_names]
+        names = [name for name in self.names(*system) if name not in key_rows.column_names]
         if not names:
-            yield self.adapt(decoded.slice(first, stop - first))
-        elif threads and 2 * stop > decoded.num_rows:  # two threads decode all rows as fast as one decodes half of them
-            others = self._opened.read(columns=names, row_groups=[group], threads=True)
-            yield self.adapt(_join_columns(others, decoded).slice(first, stop - first), *system)
+            yield self.adapt(key_rows.slice(first, stop - first))
+        elif threads and 2 * stop > key_rows.num_rows:
+            # Two threads decode all rows as fast as one decodes half of them.
+            other_columns = self._opened.read(columns=names, row_groups=[group], threads=True)
+            yield self.adapt(_join_columns(other_columns, key_rows).slice(first, stop - first), *system)
         else:
             end = 0
             for batch in self._opened.batches(columns=names, row_groups=[group], batch_rows=KEY_READ_ROWS):
                 start, end = end, end + batch.num_rows
                 if end > first:
-                    rows = _join_columns(pa.Table.from_batches([batch]), decoded.slice(start, batch.num_rows))
+                    rows = _join_columns(pa.Table.from_batches([batch]), key_rows.slice(start, batch.num_rows))
                     begin = max(0, first - start)
                     yield self.adapt(rows.slice(begin, stop - start - begin), *system)
                 if end >= stop:
@@ -236,8 +237,8 @@ class SourceFile:
         if where is None or data_file.row_group_count < 2 or not is_small(where):
             return None
         bounded = {name for name in columns_of(where) if self._has_bounds(name)}
-        used = all_of(part for part in conjuncts(where) if columns_of(part) <= bounded)
-        return None if used is None else data_file.row_groups_for(to_arrow(used, arrow_schema(self._fields)))
+        condition = all_of(part for part in conjuncts(where) if columns_of(part) <= bounded)
+        return None if condition is None else data_file.row_groups_for(to_arrow(condition, arrow_schema(self._fields)))
 
     def _has_bounds(self, name: str) -> bool:
         """Whether a column has the same name and type in the file as in the plan, and is no float.
@@ -254,8 +255,8 @@ class SourceFile:
         kind = arrow_type(column.type)
         if not pa.types.is_timestamp(kind):
             return True
-        stored = self._opened.metadata.schema.to_arrow_schema().field(name).type
-        return bool(pa.types.is_timestamp(stored) and (stored.tz is None) == (kind.tz is None))
+        stored_type = self._opened.metadata.schema.to_arrow_schema().field(name).type
+        return bool(pa.types.is_timestamp(stored_type) and (stored_type.tz is None) == (kind.tz is None))
 
     def adapt(self, table: pa.Table, *system: str) -> pa.Table:
         """The columns of a file with the plan's names and types, system columns last."""
@@ -265,8 +266,8 @@ class SourceFile:
             target = arrow_type(column.type)
             name = self._name_in_file[column.name]
             if name is not None and name in column_names:
-                stored = self._in_file[column.id].type
-                columns.append(_carry(table.column(name), stored, column.type, self._split.folder))
+                stored_type = self._in_file[column.id].type
+                columns.append(_carry(table.column(name), stored_type, column.type, self._split.folder))
             else:
                 columns.append(self._constant(column, target, table.num_rows))
         names = [column.name for column in self._fields]

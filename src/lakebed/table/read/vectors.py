@@ -68,10 +68,10 @@ def load_positions(store: ObjectStore, place: VectorPlace) -> Positions:
     Raises `NotFound`: the index file is gone; `Corruption`: its bytes are damaged. Cost: 1 GET of the vector's bytes.
     """
     end = min(place.file_size, place.offset + place.length + 2 * _NUMBER_BYTES)
-    at, name = place_of(store, place.path)
+    file_store, name = place_of(store, place.path)
     if end <= place.offset:
         raise _damage_error(place, "it ends before the vector")
-    return decode_vector(bytes(at.get(name, byte_range=(place.offset, end))), place)
+    return decode_vector(bytes(file_store.get(name, byte_range=(place.offset, end))), place)
 
 
 def decode_vector(body: bytes, place: VectorPlace) -> Positions:
@@ -82,8 +82,8 @@ def decode_vector(body: bytes, place: VectorPlace) -> Positions:
         (checksum,) = struct.unpack_from(">I", body, _NUMBER_BYTES + length)
         magic = content[:_NUMBER_BYTES]
         # The length in the manifest excludes length and checksum for 32-bit vectors, and includes them for 64-bit ones.
-        stated = {_MAGIC: place.length, _MAGIC_64: place.length - 2 * _NUMBER_BYTES}.get(magic)
-        if stated != length:
+        stated_length = {_MAGIC: place.length, _MAGIC_64: place.length - 2 * _NUMBER_BYTES}.get(magic)
+        if stated_length != length:
             raise DamageError("no vector of the stated length is there")
         if checksum != zlib.crc32(content):
             raise DamageError("a checksum is wrong")
@@ -152,21 +152,21 @@ def with_vectors(splits: Sequence[Split], places: Mapping[str, VectorPlace]) -> 
         return list(splits)
     groups, names = columns_of([split.files for split in splits], ("file_name",))
     has_vector = pc.is_in(names.column("file_name"), value_set=pa.array(places.keys(), pa.string()))
-    touched = set(groups[has_vector.to_numpy(zero_copy_only=False)].tolist())
+    touched_groups = set(groups[has_vector.to_numpy(zero_copy_only=False)].tolist())
     parts: list[Split] = []
     for number, split in enumerate(splits):
-        if number not in touched:
+        if number not in touched_groups:
             parts.append(split)
             continue
         vectors = {file.file_name: places[file.file_name] for file in split.files if file.file_name in places}
         if split.needs_merge:
             parts.append(replace(split, vectors=vectors))
             continue
-        for wanted in (False, True):
-            files = tuple(file for file in split.files if (file.file_name in places) == wanted)
+        for is_marked in (False, True):
+            files = tuple(file for file in split.files if (file.file_name in places) == is_marked)
             row_count = sum(file.row_count for file in files)
             if files:
-                parts.append(replace(split, files=files, row_count=row_count, vectors=vectors if wanted else {}))
+                parts.append(replace(split, files=files, row_count=row_count, vectors=vectors if is_marked else {}))
     return parts
 
 
@@ -251,6 +251,6 @@ class LiveRows:
         """Which of some positions, ascending, are not deleted."""
         is_live = np.ones(len(positions), np.bool_)
         if len(positions):
-            at = np.minimum(np.searchsorted(positions, self._deleted), len(positions) - 1)
-            is_live[at[positions[at] == self._deleted]] = False
+            places = np.minimum(np.searchsorted(positions, self._deleted), len(positions) - 1)
+            is_live[places[positions[places] == self._deleted]] = False
         return is_live

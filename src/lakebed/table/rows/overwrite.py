@@ -54,7 +54,7 @@ def find_partitions_to_replace(
             value of another type.
     """
     fields = schema.partition_fields
-    wanted = partition_scalars(overwrite.partition, schema=schema)
+    partition_values = partition_scalars(overwrite.partition, schema=schema)
     where = None if overwrite.where is None else bind(overwrite.where, arrow_schema(fields))
 
     def hits(partitions: pa.Array) -> pa.Array:
@@ -63,14 +63,14 @@ def find_partitions_to_replace(
         hit = pa.array(np.ones(len(partitions), dtype=bool))
         if overwrite.dynamic and fields:
             return pc.is_in(partitions, pc.unique(added).cast(partitions.type))
-        if wanted or where is not None:
-            decoded = decode_rows(partitions, [field.type for field in fields])
-            columns = dict(zip((column.name for column in fields), decoded, strict=True))
+        if partition_values or where is not None:
+            arrays = decode_rows(partitions, [field.type for field in fields])
+            columns = dict(zip((column.name for column in fields), arrays, strict=True))
             if where is not None:
                 # Add a column: without partition columns, the table would have no rows to evaluate.
-                rows = pa.table([*decoded, partitions], names=[*columns, ""])
+                rows = pa.table([*arrays, partitions], names=[*columns, ""])
                 return pc.fill_null(mask_of(where, rows), False)
-            for name, value in wanted.items():
+            for name, value in partition_values.items():
                 hit = pc.and_(hit, equal_value(columns[name], value))
         return hit
 
@@ -88,15 +88,15 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
 
     Raises `InvalidRequest` as `find_partitions_to_replace`.
     """
-    added = entries_of_changes(changes)
-    hits = find_partitions_to_replace(branch.schema, overwrite, added=added["partition"])
+    added_entries = entries_of_changes(changes)
+    hits = find_partitions_to_replace(branch.schema, overwrite, added=added_entries["partition"])
 
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:
-            return StagedChange(entries=added, base=None, changes=changes)
-        replaced = files_in(branch.manifests.live_entries(head), hits)
+            return StagedChange(entries=added_entries, base=None, changes=changes)
+        replaced_entries = files_in(branch.manifests.live_entries(head), hits)
         return StagedChange(
-            entries=pa.concat_tables([as_deletes(replaced), added]),
+            entries=pa.concat_tables([as_deletes(replaced_entries), added_entries]),
             base=head,
             changes=changes,
             drops=lambda partitions: hits(pa.array(partitions, pa.binary())).to_pylist(),

@@ -82,25 +82,25 @@ def position_changes(
         )
     scan = scan_snapshot(branch, basis.snapshot)
     totals = dict(zip(*(scan.entries()[name].to_pylist() for name in ("file_name", "total_buckets")), strict=True))
-    if unknown := positions.keys() - totals.keys():
+    if unknown_names := positions.keys() - totals.keys():
         raise InvalidRequest(
-            f"{min(unknown)!r} is not a data file of "
+            f"{min(unknown_names)!r} is not a data file of "
             f"{'the empty table' if basis.snapshot is None else f'snapshot {basis.snapshot.id}'}, so no row of it can "
             "be deleted: give names of files as the version has them.",
             kind="unknown_file",
-            file=min(unknown),
+            file=min(unknown_names),
         )
     changes = []
     for split in scan.splits():
         for file in split.files:
             if file.file_name not in positions:
                 continue
-            wanted = _check(positions[file.file_name], name=file.file_name, row_count=file.row_count)
+            file_positions = _check(positions[file.file_name], name=file.file_name, row_count=file.row_count)
             vectors = {name: place for name, place in split.vectors.items() if name == file.file_name}
             before = load_positions(branch.store, vectors[file.file_name]) if vectors else NO_POSITIONS
             alone = replace(split, files=(file,), row_count=file.row_count, vectors=vectors)
-            fresh = np.setdiff1d(wanted, before, assume_unique=True)
-            change = mark_deleted(Rewrite(alone, totals[file.file_name]), fresh, already=len(before))
+            new_positions = np.setdiff1d(file_positions, before, assume_unique=True)
+            change = mark_deleted(Rewrite(alone, totals[file.file_name]), new_positions, already=len(before))
             changes.extend([change] if change is not None else [])
     return changes
 

@@ -130,10 +130,10 @@ def _write_rows(
     branch, tries_left = branch.detach(), TRIES_MAX
     while True:
         tries_left -= 1
-        seen = branch.schema
-        schema_id: int | None = seen.id
+        old_schema = branch.schema
+        schema_id: int | None = old_schema.id
         try:
-            check(seen)
+            check(old_schema)
             arrow_rows = _as_arrow(branch, rows)
             if isinstance(arrow_rows, pa.RecordBatchReader):
                 check(branch.refresh())
@@ -142,10 +142,10 @@ def _write_rows(
             add(writer, arrow_rows)
             return commit_or_discard(branch, writer.finish(), schema_id=schema_id, options=options)
         except InvalidRequest:
-            if tries_left == 0 or branch.refresh() == seen:
+            if tries_left == 0 or branch.refresh() == old_schema:
                 raise
-        except Conflict as lost:
-            if tries_left == 0 or lost.kind not in ("index_changed", "schema_changed"):
+        except Conflict as error:
+            if tries_left == 0 or error.kind not in ("index_changed", "schema_changed"):
                 raise
 
 
@@ -202,17 +202,17 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
     """
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
-        seen = branch.look()
-        is_keyed = bool(seen.schema.primary_keys)
-        changes = _deletes(seen, where, basis) if is_keyed else without_matching(seen, where, basis=basis)
+        view = branch.look()
+        is_keyed = bool(view.schema.primary_keys)
+        changes = _deletes(view, where, basis) if is_keyed else without_matching(view, where, basis=basis)
         if not changes:
             return None
         try:
             if is_keyed:
-                return commit_or_discard(seen, changes, basis=basis, options=options)
-            return commit_or_discard(seen, changes, kind="OVERWRITE", options=options)
-        except Conflict as lost:
-            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
+                return commit_or_discard(view, changes, basis=basis, options=options)
+            return commit_or_discard(view, changes, kind="OVERWRITE", options=options)
+        except Conflict as error:
+            if tries_left == 0 or error.kind not in CHANGED_KINDS:
                 raise
     return None
 
@@ -233,17 +233,17 @@ def overwrite(
 ) -> Snapshot:
     """Replace the whole table, one static partition, or (dynamic) the partitions of the new rows."""
     check_keywords(options, CommitOptions)
-    replaced = _overwrite_of(branch, partition=partition, dynamic=dynamic)
+    target = _overwrite_of(branch, partition=partition, dynamic=dynamic)
     table: pa.Table | None = None
     for tries_left in reversed(range(TRIES_MAX)):
-        seen = branch.look()
-        table = as_table(_as_arrow(seen, rows if table is None else table))
-        writer = new_writer(seen, replaces_all=True)
-        writer.write(inside_partition(table, partition=partition, schema=seen.schema) if partition else table)
+        view = branch.look()
+        table = as_table(_as_arrow(view, rows if table is None else table))
+        writer = new_writer(view, replaces_all=True)
+        writer.write(inside_partition(table, partition=partition, schema=view.schema) if partition else table)
         try:
-            return commit_or_discard(seen, writer.finish(), overwrite=replaced, options=options)
-        except Conflict as lost:
-            if tries_left == 0 or lost.kind != "schema_changed":
+            return commit_or_discard(view, writer.finish(), overwrite=target, options=options)
+        except Conflict as error:
+            if tries_left == 0 or error.kind != "schema_changed":
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -268,19 +268,23 @@ def plan_overwrite(
 
     Cost: the rows are read into memory, and the manifests of the newest snapshot.
     """
-    replaced = _overwrite_of(branch, partition=partition, dynamic=dynamic)
+    target = _overwrite_of(branch, partition=partition, dynamic=dynamic)
     newest = branch.snapshots.latest()
-    seen = branch.look()
-    schema = seen.schema
+    view = branch.look()
+    schema = view.schema
     check_writable(schema)
-    table = as_table(_as_arrow(seen, rows))
+    table = as_table(_as_arrow(view, rows))
     table = conform(inside_partition(table, partition=partition, schema=schema) if partition else table, schema=schema)
     types = [column.type for column in schema.partition_fields]
-    added = encode_rows([table[name].combine_chunks() for name in schema.partition_keys], types) if dynamic else None
-    hits = find_partitions_to_replace(schema, replaced, added=pa.array([], pa.binary()) if added is None else added)
+    new_partitions = (
+        encode_rows([table[name].combine_chunks() for name in schema.partition_keys], types) if dynamic else None
+    )
+    hits = find_partitions_to_replace(
+        schema, target, added=pa.array([], pa.binary()) if new_partitions is None else new_partitions
+    )
     if newest is None:
         return OverwritePlan(table.num_rows, 0, 0)
-    files = files_in(seen.manifests.live_entries(newest), hits)
+    files = files_in(view.manifests.live_entries(newest), hits)
     return OverwritePlan(table.num_rows, pc.sum(files["row_count"]).as_py() or 0, files.num_rows)
 
 
@@ -383,7 +387,7 @@ def rewrites_of(
     schema = branch.schema
     check_writable(schema)
     matching = scan_snapshot(branch, (basis or Basis(branch.snapshots.latest())).snapshot, where=where)
-    whole = scan_snapshot(branch, matching.snapshot)
+    full_scan = scan_snapshot(branch, matching.snapshot)
     totals = dict(
         zip(*(matching.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
     )
@@ -401,7 +405,7 @@ def rewrites_of(
         for split in matching.splits()
         for file in split.files
     ]
-    return alone, whole.plan
+    return alone, full_scan.plan
 
 
 def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None) -> list[BucketChange]:
@@ -435,10 +439,10 @@ class _OverwrittenRows:
 
     def derive(self, head: Snapshot | None) -> StagedChange:
         rewrites, plan = rewrites_of(self.branch, self.where, basis=Basis(head))
-        wanted = {rewrite.split.files[0].file_name: rewrite for rewrite in rewrites}
-        self.discard([name for name, (rewrite, _) in self.done.items() if wanted.get(name) != rewrite])
+        rewrite_of = {rewrite.split.files[0].file_name: rewrite for rewrite in rewrites}
+        self.discard([name for name, (rewrite, _) in self.done.items() if rewrite_of.get(name) != rewrite])
         store, environment = self.branch.store, self.branch.environment
-        for name, rewrite in wanted.items():
+        for name, rewrite in rewrite_of.items():
             if name not in self.done:
                 change = without_rows(store, rewrite, where=self.where, plan=plan, environment=environment)
                 self.done[name] = (rewrite, change)
@@ -447,8 +451,8 @@ class _OverwrittenRows:
 
     def discard(self, names: Sequence[str]) -> None:
         """Delete what was written to replace some files."""
-        gone = [change for _, change in map(self.done.pop, names) if change is not None]
-        discard_changes(self.branch, gone)
+        changes = [change for _, change in map(self.done.pop, names) if change is not None]
+        discard_changes(self.branch, changes)
 
 
 def _commit_overwritten_rows(
@@ -458,14 +462,15 @@ def _commit_overwritten_rows(
 
     Raises as `commit`. Cost: reads the files that may match, and rewrites those with matching rows.
     """
-    replaced = _OverwrittenRows(branch, where, added)
+    overwritten_rows = _OverwrittenRows(branch, where, added)
     try:
         return commit(
-            branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options, own_files=own_files)
+            branch,
+            CommitRequest(kind="OVERWRITE", derive=overwritten_rows.derive, options=options, own_files=own_files),
         )
     except BaseException as error:
         if isinstance(error, InvalidRequest | Conflict) or not own_files.may_be_named:  # as in `commit_or_discard`
-            replaced.discard(list(replaced.done))
+            overwritten_rows.discard(list(overwritten_rows.done))
         raise
 
 
@@ -496,19 +501,19 @@ def without_rows(
         environment=environment,
         targets=targets_of(store, plan.schema, rng=environment.rng),
     )
-    kept = count = 0
+    kept_count = count = 0
     try:
         for batch in read_split(store, split, plan=plan):
             rows = pa.Table.from_batches([batch])
             count += rows.num_rows
             stays = _not_matching(rows, where)
-            kept += stays.num_rows
+            kept_count += stays.num_rows
             if stays.num_rows:
                 writer.write(stays)
-        if kept == count:
+        if kept_count == count:
             discard(store, writer.paths)
             return None
-        added = writer.close(first_sequence=file.min_sequence_number)
+        new_files = writer.close(first_sequence=file.min_sequence_number)
     except BaseException:
         discard(store, writer.paths)
         raise
@@ -516,7 +521,7 @@ def without_rows(
         partition=split.partition,
         bucket=split.bucket,
         total_buckets=rewrite.total_buckets,
-        added=tuple(added),
+        added=tuple(new_files),
         deleted=(file,),
         applied={file.file_name: split.vectors.get(file.file_name)},
     )

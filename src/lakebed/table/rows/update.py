@@ -41,18 +41,18 @@ def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, opt
     predicate = as_predicate(where)
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
-        seen = branch.look()
-        check_updatable(seen.schema, name=branch.name)
-        _check_columns(seen.schema, columns)
-        changes = _changes(seen, basis, predicate, columns)
+        view = branch.look()
+        check_updatable(view.schema, name=branch.name)
+        _check_columns(view.schema, columns)
+        changes = _changes(view, basis, predicate, columns)
         if not changes:
             return None
         try:
-            if seen.schema.primary_keys:
-                return commit_or_discard(seen, changes, basis=basis, options=options)
-            return commit_or_discard(seen, changes, kind="OVERWRITE", options=options)
-        except Conflict as lost:
-            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
+            if view.schema.primary_keys:
+                return commit_or_discard(view, changes, basis=basis, options=options)
+            return commit_or_discard(view, changes, kind="OVERWRITE", options=options)
+        except Conflict as error:
+            if tries_left == 0 or error.kind not in CHANGED_KINDS:
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -104,10 +104,10 @@ def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) ->
     if callable(value):
         values: pa.Array | pa.ChunkedArray = value(matches)
         if not isinstance(values, pa.Array | pa.ChunkedArray) or len(values) != matches.num_rows:
-            what = f"{len(values):,} values" if hasattr(values, "__len__") else type(values).__name__
+            result_text = f"{len(values):,} values" if hasattr(values, "__len__") else type(values).__name__
             raise InvalidRequest(
-                f"The function for column {name!r} returned {what} for {format_count(matches.num_rows, 'row')}: return "
-                "an Arrow array with a value for each row that it gets.",
+                f"The function for column {name!r} returned {result_text} for {format_count(matches.num_rows, 'row')}: "
+                "return an Arrow array with a value for each row that it gets.",
                 kind="invalid_value",
                 column=name,
             )
@@ -149,12 +149,12 @@ def _refuse_loss(value: object, kind: pa.DataType) -> None:
     elif isinstance(value, datetime.datetime | datetime.time) and pa.types.is_temporal(kind):
         pa.scalar(value).cast(kind)  # refuses fractions of a second that are finer than the type
     elif pa.types.is_struct(kind):
-        given = dict(value) if isinstance(value, Mapping | list | tuple) else {}
-        unknown = [name for name in given if name not in {field.name for field in kind}]
-        if unknown:
-            raise ValueError(f"it has no field {unknown[0]!r}")
+        members = dict(value) if isinstance(value, Mapping | list | tuple) else {}
+        unknown_names = [name for name in members if name not in {field.name for field in kind}]
+        if unknown_names:
+            raise ValueError(f"it has no field {unknown_names[0]!r}")
         for field in kind:
-            _refuse_loss(given.get(field.name), field.type)
+            _refuse_loss(members.get(field.name), field.type)
     elif pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
         for key, item in pairs:

@@ -135,13 +135,13 @@ def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:
 
 
 def _refuse_unknown(names: Sequence[str], schema: TableSchema) -> None:
-    known = [field.name for field in schema.fields]
+    field_names = [field.name for field in schema.fields]
     if len(set(names)) != len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise InvalidRequest(f"The rows have the column {twice!r} twice.", kind="duplicate_column", column=twice)
     for name in names:
-        if name not in known:
-            raise unknown_column(name, known)
+        if name not in field_names:
+            raise unknown_column(name, field_names)
 
 
 def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField], schema: TableSchema) -> None:
@@ -378,13 +378,13 @@ def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
     mask = rows.column(position)
     if not pa.types.is_boolean(mask.type) or mask.null_count:
         if pa.types.is_boolean(mask.type):
-            what = (
+            problem = (
                 f"{format_count(mask.null_count, 'null')}: write false in their place, in SQL coalesce({column}, false)"
             )
         else:
-            what = f"type {mask.type}: give a boolean column"
+            problem = f"type {mask.type}: give a boolean column"
         raise InvalidRequest(
-            f"deletes={column!r} must be a boolean column without nulls, but has {what}.",
+            f"deletes={column!r} must be a boolean column without nulls, but has {problem}.",
             kind="type_mismatch",
             column=column,
         )

@@ -39,35 +39,35 @@ def replace_columns(
     Raises `InvalidRequest`: other keys, a key column that is missing or has another type, a column that is NOT NULL and
     was not so before, or what `set_options` and `new_schema` refuse.
     """
-    wanted = schema.primary_keys if primary_keys is None else tuple(primary_keys)
-    for what, old, new in (
+    new_keys = schema.primary_keys if primary_keys is None else tuple(primary_keys)
+    for subject, old, new in (
         ("partition columns", schema.partition_keys, tuple(partition_keys)),
-        ("primary key", schema.primary_keys, wanted),
+        ("primary key", schema.primary_keys, new_keys),
     ):
         if old != new:
-            raise _layout_error(f"would change its {what} from ({', '.join(old)}) to ({', '.join(new)})")
+            raise _layout_error(f"would change its {subject} from ({', '.join(old)}) to ({', '.join(new)})")
     options = {name: value for name, value in options.items() if schema.options.get(name) != value}
-    changed = set_options(schema, options) if options else schema
+    changed_schema = set_options(schema, options) if options else schema
     fields, highest = _number_columns(schema, columns)
-    sequence = [part.strip() for part in changed.options.get("sequence.field", "").split(",") if part.strip()]
+    sequence = [part.strip() for part in changed_schema.options.get("sequence.field", "").split(",") if part.strip()]
     by_name = {field.name: field for field in fields}
     for name in (*schema.partition_keys, *schema.primary_keys, *bucket_keys(schema), *sequence):
         old_field, new_field = schema.field_by_name(name), by_name.get(name)
         if old_field is not None and (new_field is None or new_field.type != old_field.type):
             new_type = "no such column" if new_field is None else new_field.type
             raise _layout_error(f"would change its key column {name!r} from {old_field.type} to {new_type}")
-    checked = new_schema(
+    checked_schema = new_schema(
         fields,
         primary_keys=schema.primary_keys,
         partition_keys=schema.partition_keys,
-        options=changed.options,
+        options=changed_schema.options,
         comment=schema.comment,
         time_ms=schema.time_ms,
     )
-    _check_nullable(schema, checked)
-    if checked.fields == schema.fields and checked.options == schema.options:
+    _check_nullable(schema, checked_schema)
+    if checked_schema.fields == schema.fields and checked_schema.options == schema.options:
         return schema
-    return replace(checked, id=schema.id + 1, highest_field_id=max(highest, schema.highest_field_id))
+    return replace(checked_schema, id=schema.id + 1, highest_field_id=max(highest, schema.highest_field_id))
 
 
 def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField], int]:
@@ -76,22 +76,22 @@ def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataF
     fields = []
     for column in columns:
         text = type_of_arrow(column.type)
-        old = schema.field_by_name(column.name)
-        if old is not None and arrow_type(old.type) == arrow_type(text):
-            comment = comment_of_arrow(column) or old.description
-            fields.append(replace(old, nullable=column.nullable, description=comment))
+        old_field = schema.field_by_name(column.name)
+        if old_field is not None and arrow_type(old_field.type) == arrow_type(text):
+            comment = comment_of_arrow(column) or old_field.description
+            fields.append(replace(old_field, nullable=column.nullable, description=comment))
             continue
-        parsed, after = with_field_ids(parse_type(text), next_id + 1)
+        data_type, after = with_field_ids(parse_type(text), next_id + 1)
         comment = comment_of_arrow(column)
-        fields.append(DataField(next_id, column.name, parsed.text, nullable=column.nullable, description=comment))
+        fields.append(DataField(next_id, column.name, data_type.text, nullable=column.nullable, description=comment))
         next_id = after
     return fields, next_id - 1
 
 
 def _check_nullable(old: TableSchema, new: TableSchema) -> None:
-    required = list_required_ids(old)
+    required_ids = list_required_ids(old)
     for field in new.fields:
-        if not field.nullable and field.id not in required:
+        if not field.nullable and field.id not in required_ids:
             raise InvalidRequest(
                 f"Column {field.name!r} cannot become NOT NULL: older versions have rows without a value for it, which "
                 "a rollback would show. Leave NOT NULL out, or drop the table first.",

@@ -88,8 +88,8 @@ def encode_schema(schema: TableSchema) -> bytes:
 
 
 def _json_of_field(field: DataField) -> dict[str, Any]:
-    parsed = replace(parse_type(field.type), nullable=field.nullable)
-    members = {"id": field.id, "name": field.name, "type": json_of_type(parsed)}
+    data_type = replace(parse_type(field.type), nullable=field.nullable)
+    members = {"id": field.id, "name": field.name, "type": json_of_type(data_type)}
     if field.description is not None:
         members["description"] = field.description
     if field.default_value is not None:
@@ -135,12 +135,12 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
 
 def field_of_json(members: Mapping[str, Any]) -> DataField:
     """A column as a schema file has it. Raises `InvalidRequest`, `KeyError`, `TypeError`, `ValueError`."""
-    parsed = type_of_json(members["type"])
+    data_type = type_of_json(members["type"])
     return DataField(
         int(members["id"]),
         members["name"],
-        parsed.text,
-        parsed.nullable,
+        data_type.text,
+        data_type.nullable,
         members.get("description"),
         members.get("defaultValue"),
     )
@@ -307,8 +307,8 @@ def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> 
 
 def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -> InvalidRequest:
     """The error for a column that does not exist, with the nearest name."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}."
+    nearest = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(sorted(known))}."
     return InvalidRequest(f"{what} {name!r} does not exist: {hint}", kind="unknown_column", column=name)
 
 
@@ -319,8 +319,8 @@ def list_required_ids(schema: TableSchema) -> set[int]:
 
 def with_nulls_of(schema: TableSchema, other: TableSchema) -> TableSchema:
     """The schema, with columns made nullable where the other schema has no such column, or a nullable one."""
-    required = list_required_ids(other)
-    fields = (replace(field, nullable=field.nullable or field.id not in required) for field in schema.fields)
+    required_ids = list_required_ids(other)
+    fields = (replace(field, nullable=field.nullable or field.id not in required_ids) for field in schema.fields)
     return replace(schema, fields=tuple(fields))
 
 
@@ -337,10 +337,10 @@ def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
 
     Raises `InvalidRequest`: the option names no column, a partition column, or one outside the primary key.
     """
-    named = tuple(key.strip() for key in schema.options.get("bucket-key", "").split(",") if key.strip())
-    if not named:
+    names = tuple(key.strip() for key in schema.options.get("bucket-key", "").split(",") if key.strip())
+    if not names:
         return schema.trimmed_primary_keys
-    for key in named:
+    for key in names:
         require_column(schema, key)
         if key in schema.partition_keys:
             raise InvalidRequest(
@@ -352,7 +352,7 @@ def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
                 kind="invalid_option",
                 option="bucket-key",
             )
-    return named
+    return names
 
 
 def bucket_function(schema: TableSchema) -> str:
@@ -416,12 +416,12 @@ def _change_type(schema: TableSchema, path: tuple[str, ...], change: Callable[[T
     """Change the type of the column with which a path begins."""
     column = require_column(schema, path[0])
     try:
-        changed = change(parse_type(column.type))
+        new_type = change(parse_type(column.type))
     except InvalidRequest as error:
         raise InvalidRequest(
             f"Column {'.'.join(path)!r} cannot be changed: {error.message}", kind=error.kind, column=path[0]
         ) from error
-    fields = tuple(replace(field, type=changed.text) if field.name == path[0] else field for field in schema.fields)
+    fields = tuple(replace(field, type=new_type.text) if field.name == path[0] else field for field in schema.fields)
     return with_checked_engine(_change(schema, fields=fields))
 
 
@@ -449,16 +449,16 @@ def add_column(
     if schema.field_by_name(name) is not None:
         raise InvalidRequest(f"Column {name!r} exists already.", kind="column_exists", column=name)
     field_id = schema.highest_field_id + 1
-    parsed, next_id = _type_to_add(name, type_text, field_id)
-    added = _change(
+    data_type, next_id = _type_to_add(name, type_text, field_id)
+    result = _change(
         schema,
-        fields=(*schema.fields, DataField(field_id, name, parsed.text, description=comment)),
+        fields=(*schema.fields, DataField(field_id, name, data_type.text, description=comment)),
         highest_field_id=next_id - 1,
     )
-    with_mergeable_columns(added)
+    with_mergeable_columns(result)
     if after is None and not first:
-        return added
-    return replace(move_column(added, name, after=after), id=added.id)
+        return result
+    return replace(move_column(result, name, after=after), id=result.id)
 
 
 def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
@@ -467,25 +467,25 @@ def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
     Ids inside the given type are replaced, because they come from another schema: clients that add a column number its
     fields from 0, and an import has the numbers of its source. In this table they may be the ids of other fields.
     """
-    parsed = parse_type(type_text)
-    _check_members(name, parsed)
-    if not parsed.nullable:
+    data_type = parse_type(type_text)
+    _check_members(name, data_type)
+    if not data_type.nullable:
         raise InvalidRequest(
             f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",
             kind="invalid_schema_change",
             column=name,
         )
-    return with_field_ids(without_field_ids(parsed), field_id + 1)
+    return with_field_ids(without_field_ids(data_type), field_id + 1)
 
 
 def _add_inside(
     schema: TableSchema, path: tuple[str, ...], type_text: str, *, comment: str | None, after: str | None, first: bool
 ) -> TableSchema:
     field_id = schema.highest_field_id + 1
-    parsed, next_id = _type_to_add(".".join(path), type_text, field_id)
-    member = NestedField(path[-1], parsed, field_id, comment)
-    added = _change_inside(schema, path, lambda members: add_member(members, member, after=after, first=first))
-    return replace(added, highest_field_id=next_id - 1)
+    data_type, next_id = _type_to_add(".".join(path), type_text, field_id)
+    member = NestedField(path[-1], data_type, field_id, comment)
+    result = _change_inside(schema, path, lambda members: add_member(members, member, after=after, first=first))
+    return replace(result, highest_field_id=next_id - 1)
 
 
 def drop_column(schema: TableSchema, name: Name) -> TableSchema:
@@ -561,12 +561,12 @@ def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> 
 
     Raises `InvalidRequest`: no such column, or a column after itself.
     """
-    moved = require_column(schema, name)
+    moved_field = require_column(schema, name)
     if after == name:
         raise InvalidRequest(f"Column {name!r} cannot be placed behind itself.", kind="invalid_schema_change")
-    rest = [field for field in schema.fields if field.name != name]
-    place = 0 if after is None else rest.index(require_column(schema, after)) + 1
-    return _change(schema, fields=(*rest[:place], moved, *rest[place:]))
+    other_fields = [field for field in schema.fields if field.name != name]
+    place = 0 if after is None else other_fields.index(require_column(schema, after)) + 1
+    return _change(schema, fields=(*other_fields[:place], moved_field, *other_fields[place:]))
 
 
 def set_comment(schema: TableSchema, comment: str) -> TableSchema:
@@ -600,12 +600,12 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     Raises `InvalidRequest`: an option is unknown, has an unreadable value, or decides the layout of existing files.
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
-    merged = {**schema.options, **options}
+    all_options = {**schema.options, **options}
     check_listed_columns(options, [field.name for field in schema.fields])
-    refuse_change_of_marking(schema, merged)
-    check_options(options, primary_keys=schema.primary_keys, accepted=option_prefixes(merged))
-    ExternalPaths.of(merged)
-    return with_checked_engine(_change(schema, options=merged))
+    refuse_change_of_marking(schema, all_options)
+    check_options(options, primary_keys=schema.primary_keys, accepted=option_prefixes(all_options))
+    ExternalPaths.of(all_options)
+    return with_checked_engine(_change(schema, options=all_options))
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
@@ -615,9 +615,9 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     """
     check_option_names([name for name in names if name not in schema.options])
     _refuse_immutable(schema, [name for name in names if name in schema.options])
-    kept = {name: value for name, value in schema.options.items() if name not in names}
-    refuse_change_of_marking(schema, kept)
-    return with_checked_engine(_change(schema, options=kept))
+    remaining_options = {name: value for name, value in schema.options.items() if name not in names}
+    refuse_change_of_marking(schema, remaining_options)
+    return with_checked_engine(_change(schema, options=remaining_options))
 
 
 def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:

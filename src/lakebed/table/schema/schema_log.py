@@ -112,8 +112,8 @@ class SchemaLog:
                 return
             # Some stores return different etags for one object, so the content decides.
             is_same = decode_schema(self._store.get(path), path=path) == seen
-        except NotFound as gone:
-            raise self._missing_error() from gone
+        except NotFound as error:
+            raise self._missing_error() from error
         if not is_same:
             raise self.replacement_error()
 
@@ -136,22 +136,22 @@ class SchemaLog:
         return sorted(objects)
 
     def _objects(self) -> dict[int, ObjectMeta]:
-        listed = ((parse_schema(meta.path), meta) for meta in self._store.list(self._layout.schema_folder))
-        return {schema_id: meta for schema_id, meta in listed if schema_id is not None}
+        objects = ((parse_schema(meta.path), meta) for meta in self._store.list(self._layout.schema_folder))
+        return {schema_id: meta for schema_id, meta in objects if schema_id is not None}
 
     def latest(self) -> TableSchema | None:
         """As `refresh`; None if there is no table."""
         objects = self._objects()
         if not objects:
             return None
-        newest, seen = max(objects), self._newest
+        newest, schema = max(objects), self._newest
         self._forget_replaced(objects)
-        if seen is None or self._object is None or self._object != objects.get(seen.id):
-            seen = None
-        if seen is None or seen.id != newest:
-            seen = self.load(newest)
-        self._note(seen, objects[newest])
-        return seen
+        if schema is None or self._object is None or self._object != objects.get(schema.id):
+            schema = None
+        if schema is None or schema.id != newest:
+            schema = self.load(newest)
+        self._note(schema, objects[newest])
+        return schema
 
     def _forget_replaced(self, objects: dict[int, ObjectMeta]) -> None:
         """Forget schemas that were loaded from objects other than those listed now, or before their id was listed."""
@@ -163,18 +163,18 @@ class SchemaLog:
 
     def load(self, schema_id: int) -> TableSchema:
         """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
-        loaded = self._loaded.get(schema_id)
-        if loaded is None:
+        schema = self._loaded.get(schema_id)
+        if schema is None:
             path = self._layout.schema(schema_id)
             try:
                 body = self._store.get(path)
             except NotFound as error:
                 raise NotFound(f"Schema {schema_id} does not exist at {self._store.url(path)}.", path=path) from error
-            loaded = decode_schema(body, path=path)
-            if loaded.id != schema_id:
-                raise Corruption(f"{path} contains schema {loaded.id}.", path=path)
-            self._loaded[schema_id] = loaded
-        return loaded
+            schema = decode_schema(body, path=path)
+            if schema.id != schema_id:
+                raise Corruption(f"{path} contains schema {schema.id}.", path=path)
+            self._loaded[schema_id] = schema
+        return schema
 
     def store_next(self, schema: TableSchema) -> TableSchema:
         """Write a schema under its own id. Cost: 1 PUT.
@@ -201,23 +201,23 @@ class SchemaLog:
         Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
-            before, listed = self.refresh(), self._object
-            changed = replace(change(before), time_ms=time_ms)
-            if replace(changed, id=before.id, time_ms=before.time_ms) == before:
+            before, listed_object = self.refresh(), self._object
+            changed_schema = replace(change(before), time_ms=time_ms)
+            if replace(changed_schema, id=before.id, time_ms=before.time_ms) == before:
                 return before
             try:
-                stored = self.store_next(changed)
+                stored_schema = self.store_next(changed_schema)
             except Conflict:
                 continue
             try:
-                self.confirm(before, listed)
+                self.confirm(before, listed_object)
             except (Conflict, NotFound):
                 # Left alone, it would be a table again, or give a table the columns of another.
-                alone = Deletable(self._layout.schema(changed.id), 0, "its table was dropped meanwhile")
+                alone = Deletable(self._layout.schema(changed_schema.id), 0, "its table was dropped meanwhile")
                 Sweeper(self._store).delete_all([alone])
                 self._note(before, None)
                 raise
-            return stored
+            return stored_schema
         raise Conflict(
             f"The schema of {self._store.root_url} was not changed: other writers changed it "
             f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."

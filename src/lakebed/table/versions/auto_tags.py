@@ -126,21 +126,21 @@ def plan_automatic_tags(
     """
     if settings.mode == "none" or not snapshots:
         return TagPlan()
-    taken = {tag.name: tag for tag in tags}
+    tags_by_name = {tag.name: tag for tag in tags}
     create: list[tuple[str, int]] = []
     replace: list[tuple[str, int]] = []
     if settings.mode == "batch":
         newest = snapshots[-1]
         name = _BATCH_PREFIX + dt.datetime.fromtimestamp(newest.time_ms / 1000, tz=dt.UTC).strftime("%Y-%m-%d")
-        if name not in taken:
+        if name not in tags_by_name:
             create.append((name, newest.id))
-        elif is_automatic(taken[name]) and taken[name].snapshot.id != newest.id:
+        elif is_automatic(tags_by_name[name]) and tags_by_name[name].snapshot.id != newest.id:
             replace.append((name, newest.id))
     else:
         for start_ms in _periods_to_tag(settings, snapshots=snapshots, tags=tags, now_ms=now_ms):
             name = settings.name_of(start_ms)
             snapshot = _snapshot_for(settings, snapshots, moment_ms=start_ms + settings.period_ms + settings.delay_ms)
-            if name not in taken and snapshot is not None:
+            if name not in tags_by_name and snapshot is not None:
                 create.append((name, snapshot.id))
     return TagPlan(tuple(create), tuple(replace), _surplus(settings, tags, create))
 
@@ -167,17 +167,17 @@ def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
         ]
     plan = plan_automatic_tags(settings, snapshots=snapshots, tags=tags.list(), now_ms=now_ms)
     marks = {TAG_AUTOMATIC: "true"}
-    made = [
+    created_tags = [
         tags.create(name, source=tags.source(snapshot_id=snapshot_id), if_not_exists=True, marks=marks)
         for name, snapshot_id in plan.create
     ]
-    moved = [
+    moved_tags = [
         tags.replace(name, source=tags.source(snapshot_id=snapshot_id), marks=marks)
         for name, snapshot_id in plan.replace
     ]
     if plan.drop:
         delete_tags(branch, plan.drop, if_exists=True)
-    return made + moved
+    return created_tags + moved_tags
 
 
 def _periods_to_tag(
@@ -209,5 +209,5 @@ def _surplus(settings: AutomaticTagging, tags: Sequence[Tag], create: Sequence[t
     if settings.retained_max is None:
         return ()
     automatic = [tag.name for tag in tags if is_automatic(tag)] + [name for name, _ in create]
-    dated = sorted(automatic, key=lambda name: name.removeprefix(_BATCH_PREFIX))
-    return tuple(dated[: max(0, len(dated) - settings.retained_max)])
+    ordered_names = sorted(automatic, key=lambda name: name.removeprefix(_BATCH_PREFIX))
+    return tuple(ordered_names[: max(0, len(ordered_names) - settings.retained_max)])

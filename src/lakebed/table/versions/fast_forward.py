@@ -160,12 +160,12 @@ def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Sn
     """
     source = main.of_branch(forward.branch)
     _pin(source, forward.target)
-    returned = _may_return(main, source, forward)
+    may_return = _may_return(main, source, forward)
     main.store.put(mark_path(forward.branch, forward.pin), b"")
     _confirm(main, forward)
     request = CommitRequest(
         kind="OVERWRITE",
-        derive=_derive(main, source, forward, returned=returned),
+        derive=_derive(main, source, forward, returned=may_return),
         options={**identity, "properties": {FAST_FORWARDED: forward.name}},
     )
     return commit(main, request)
@@ -204,12 +204,14 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
         _check_schemas(main, source)
         if returned:
             mark_restored(main, head.id + 1)
-        live, wanted = main.manifests.live_entries(head), source.manifests.live_entries(forward.target)
-        ours, theirs = row_codes(IDENTITY, live, wanted)
-        gone = live.filter(pa.array(~np.isin(ours, theirs)))
-        adds = _set_births(wanted.filter(pa.array(~np.isin(theirs, ours))), live, returned=returned)
+        live_entries, target_entries = main.manifests.live_entries(head), source.manifests.live_entries(forward.target)
+        live_codes, target_codes = row_codes(IDENTITY, live_entries, target_entries)
+        removed_entries = live_entries.filter(pa.array(~np.isin(live_codes, target_codes)))
+        adds = _set_births(
+            target_entries.filter(pa.array(~np.isin(target_codes, live_codes))), live_entries, returned=returned
+        )
         return StagedChange(
-            entries=pa.concat_tables([as_deletes(gone), adds]),
+            entries=pa.concat_tables([as_deletes(removed_entries), adds]),
             base=head,
             keeps=forward.target,
             restored=returned,
@@ -223,11 +225,11 @@ def _set_births(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table:
     """Entries as main must write them: with main's birth where main has the file at another level, else a new one."""
     position = adds.schema.get_field_index("commit_snapshot")
     field = adds.schema.field(position)
-    at = pc.index_in(adds["file_name"], value_set=live["file_name"].combine_chunks())
-    known = live["commit_snapshot"].combine_chunks().take(at.combine_chunks())
+    positions = pc.index_in(adds["file_name"], value_set=live["file_name"].combine_chunks())
+    births = live["commit_snapshot"].combine_chunks().take(positions.combine_chunks())
     if returned:
-        known = pc.fill_null(known, pa.scalar(COMMIT_SNAPSHOT_UNKNOWN, field.type))
-    return adds.set_column(position, field, known.cast(field.type))
+        births = pc.fill_null(births, pa.scalar(COMMIT_SNAPSHOT_UNKNOWN, field.type))
+    return adds.set_column(position, field, births.cast(field.type))
 
 
 def _pin(source: TableBranch, target: Snapshot) -> None:
@@ -238,29 +240,29 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
         tag = source.tags.find(HIDDEN_PREFIX + name)
         if tag is None or not _is_same(tag.snapshot, target):
             raise
-    except NotFound as gone:
+    except NotFound as error:
         raise Conflict(
             f"The snapshot {target.id} of the branch was deleted while it was published: try again.",
             kind="version_went",
-        ) from gone
+        ) from error
 
 
 def _was_published(source: TableBranch, head: Snapshot) -> bool:
     """Whether main's newest snapshot is a published version of this branch, whatever the branch's name was then."""
-    rest = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")[2]
-    if not rest.isdecimal():
+    pin_id = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")[2]
+    if not pin_id.isdecimal():
         return False
-    pin = source.tags.find(f"{HIDDEN_PREFIX}given.{rest}")
+    pin = source.tags.find(f"{HIDDEN_PREFIX}given.{pin_id}")
     return pin is not None and head.properties[FAST_FORWARDED].endswith(f"/{pin.snapshot.delta_manifest_list}")
 
 
 def _new_schemas(main: TableBranch, source: TableBranch) -> list[tuple[str, bytes]]:
     """Paths in main, and bodies, of the schemas that only the branch has, oldest first."""
     bodies: list[tuple[int, bytes]] = []
-    ours = _schema_ids(main)
+    own_ids = _schema_ids(main)
     for schema_id in sorted(_schema_ids(source)):
         body = bytes(source.store.get(source.layout.schema(schema_id)))
-        if schema_id not in ours:
+        if schema_id not in own_ids:
             bodies.append((schema_id, body))
         elif bytes(main.store.get(main.layout.schema(schema_id))) != body:
             raise _schema_moved(str(source.layout.branch))

@@ -116,13 +116,13 @@ def _roll_back(
         options={"commit_user": intent.commit_user, "properties": {ROLLED_BACK_TO: str(target.id)}},
     )
     try:
-        committed = commit(branch, request)
+        snapshot = commit(branch, request)
     except Conflict:
         # The commit certainly failed: delete the pin like a tag, and forget the intent.
         finish_rollback(branch, structs.replace(deletion, rollback=structs.replace(intent, keeps_history=True)), newest)
         raise
-    finish_rollback(branch, deletion, committed, progress=progress)
-    return committed
+    finish_rollback(branch, deletion, snapshot, progress=progress)
+    return snapshot
 
 
 def plan_rollback(
@@ -152,7 +152,7 @@ def _plan(branch: TableBranch, target: Snapshot) -> CollectionPlan:
     if newest is None or newest.id == target.id:
         return CollectionPlan(branch.name, (), ())
     _check_branches(versions, target)
-    gone = [
+    removed_snapshots = [
         branch.snapshots.snapshot(int(snapshot_id))
         for snapshot_id in versions.snapshot_ids[versions.snapshot_ids > target.id]
     ]
@@ -162,8 +162,10 @@ def _plan(branch: TableBranch, target: Snapshot) -> CollectionPlan:
     # Treated as if the target had been committed again, after a gap, so that it is compared by its files.
     survivor = replace(target, id=newest.id + 2)
     deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
-    deletion = structs.replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
-    candidates = referenced.candidates_of_walk(gone, survivor, before=before)
+    deletion = structs.replace(
+        deletion, snapshot_ids=tuple(snapshot.id for snapshot in removed_snapshots), rollback=None
+    )
+    candidates = referenced.candidates_of_walk(removed_snapshots, survivor, before=before)
     report = preview(branch, structs.replace(deletion, candidates=candidates), referenced)
     return report.plan or CollectionPlan(branch.name, (), ())
 
@@ -238,13 +240,13 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
     def derive(head: Snapshot | None) -> StagedChange:
         if only_from is not None and (head is None or head.id != only_from):
             raise _moved_on(head, only_from)
-        wanted = branch.manifests.live_entries(target)
-        live = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
+        target_entries = branch.manifests.live_entries(target)
+        live_entries = NO_ENTRIES if head is None else branch.manifests.live_entries(head)
         mark_restored(branch, 1 if head is None else head.id + 1)
-        gone = _without(live, wanted)
-        back = _without(wanted, live)
+        removed_entries = _without(live_entries, target_entries)
+        restored_entries = _without(target_entries, live_entries)
         return StagedChange(
-            entries=pa.concat_tables([as_deletes(gone), back]),
+            entries=pa.concat_tables([as_deletes(removed_entries), restored_entries]),
             base=head,
             keeps=target,
             restored=True,
@@ -257,5 +259,5 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
 
 def _without(entries: pa.Table, others: pa.Table) -> pa.Table:
     """Entries whose file, at its level, is not among the others; order is kept."""
-    ours, theirs = row_codes(IDENTITY, entries, others)
-    return entries.filter(pa.array(~np.isin(ours, theirs)))
+    entry_codes, other_codes = row_codes(IDENTITY, entries, others)
+    return entries.filter(pa.array(~np.isin(entry_codes, other_codes)))

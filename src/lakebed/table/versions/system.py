@@ -113,23 +113,23 @@ def read_system_table(
     has no versions and one was requested. Cost: that of reading its source: 1 GET for each snapshot, tag or schema; the
     manifests of one snapshot.
     """
-    plain = name.removeprefix("$")
-    reader = SYSTEM_TABLES.get(plain)
+    table_name = name.removeprefix("$")
+    reader = SYSTEM_TABLES.get(table_name)
     if reader is None:
-        near = get_close_matches(plain, SYSTEM_TABLES, n=1)
-        hint = f"did you mean ${near[0]}? " if near else ""
+        nearest = get_close_matches(table_name, SYSTEM_TABLES, n=1)
+        hint = f"did you mean ${nearest[0]}? " if nearest else ""
         names_of_all = ", ".join("$" + name for name in SYSTEM_TABLES)
         raise InvalidRequest(
-            f"There is no system table ${plain}: {hint}there are {names_of_all}.",
+            f"There is no system table ${table_name}: {hint}there are {names_of_all}.",
             kind="unknown_system_table",
-            name=plain,
+            name=table_name,
         )
-    if version is not None and plain in _VERSIONLESS:
+    if version is not None and table_name in _VERSIONLESS:
         raise InvalidRequest(
-            f"${plain} of snapshot {version.snapshot.id} cannot be shown: snapshots do not hold {plain}, so there is "
-            "only what there is now. Leave the version out.",
+            f"${table_name} of snapshot {version.snapshot.id} cannot be shown: snapshots do not hold {table_name}, so "
+            "there is only what there is now. Leave the version out.",
             kind="no_versions",
-            name=plain,
+            name=table_name,
         )
     if version is not None and version.branch is not None:
         branch = branch.of_branch(version.branch)
@@ -137,13 +137,13 @@ def read_system_table(
     if columns is None:
         return table
     columns = names_of(columns)
-    aliases = _ALIASES.get(plain, {})
-    unknown = [column for column in columns if aliases.get(column, column) not in table.column_names]
-    if unknown:
+    aliases = _ALIASES.get(table_name, {})
+    unknown_columns = [column for column in columns if aliases.get(column, column) not in table.column_names]
+    if unknown_columns:
         raise InvalidRequest(
-            f"${plain} has no column {unknown[0]!r}: it has {', '.join(table.column_names)}.",
+            f"${table_name} has no column {unknown_columns[0]!r}: it has {', '.join(table.column_names)}.",
             kind="unknown_column",
-            column=unknown[0],
+            column=unknown_columns[0],
         )
     return table.select([aliases.get(column, column) for column in columns]).rename_columns(list(columns))
 
@@ -267,18 +267,18 @@ def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
 
 
 def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
-    live = _live_entries(branch, snapshot)
-    grouped = partition_totals(live)
-    count = grouped.num_rows
-    nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
+    entries = _live_entries(branch, snapshot)
+    totals = partition_totals(entries)
+    count = totals.num_rows
+    null_columns = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
     columns = {
-        **nothing,
-        "partition": pa.array(_partition_names(grouped["partition"], _schema_of(branch, snapshot)), _TEXT),
-        "record_count": grouped["row_count_sum"],
-        "file_size_in_bytes": grouped["file_size_sum"],
-        "file_count": grouped["file_name_count"],
-        "last_update_time": grouped["creation_time_ms_max"].cast(_LONG).cast(_TIME),
-        "total_buckets": grouped["bucket_count_distinct"].cast(pa.int32()),
+        **null_columns,
+        "partition": pa.array(_partition_names(totals["partition"], _schema_of(branch, snapshot)), _TEXT),
+        "record_count": totals["row_count_sum"],
+        "file_size_in_bytes": totals["file_size_sum"],
+        "file_count": totals["file_name_count"],
+        "last_update_time": totals["creation_time_ms_max"].cast(_LONG).cast(_TIME),
+        "total_buckets": totals["bucket_count_distinct"].cast(pa.int32()),
         "done": pa.array([False] * count),
         "deleted_record_count": pa.array([0] * count, _LONG),
     }
@@ -288,33 +288,33 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
 
 def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     schema = _schema_of(branch, snapshot)
-    live = _live_entries(branch, snapshot)
-    count = live.num_rows
+    entries = _live_entries(branch, snapshot)
+    count = entries.num_rows
     keys = schema.key_fields
-    statistics = _value_statistics(branch, live, schema)
-    sources = live["file_source"].to_pylist()
+    statistics = _value_statistics(branch, entries, schema)
+    sources = entries["file_source"].to_pylist()
     columns = {
-        "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
-        "bucket": live["bucket"],
-        "file_path": _paths(live, schema=schema),
-        "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"(?s)^.*\.", replacement=""),
-        "schema_id": live["schema_id"],
-        "level": live["level"],
-        "record_count": live["row_count"],
-        "file_size_in_bytes": live["file_size"],
-        "min_key": pa.array(_key_texts(live["min_key"], keys) if keys else [None] * count, _TEXT),
-        "max_key": pa.array(_key_texts(live["max_key"], keys) if keys else [None] * count, _TEXT),
+        "partition": pa.array(_partition_names(entries["partition"], schema), _TEXT),
+        "bucket": entries["bucket"],
+        "file_path": _paths(entries, schema=schema),
+        "file_format": pc.replace_substring_regex(entries["file_name"], pattern=r"(?s)^.*\.", replacement=""),
+        "schema_id": entries["schema_id"],
+        "level": entries["level"],
+        "record_count": entries["row_count"],
+        "file_size_in_bytes": entries["file_size"],
+        "min_key": pa.array(_key_texts(entries["min_key"], keys) if keys else [None] * count, _TEXT),
+        "max_key": pa.array(_key_texts(entries["max_key"], keys) if keys else [None] * count, _TEXT),
         "null_value_counts": pa.array([nulls for nulls, _, _ in statistics], _TEXT),
         "min_value_stats": pa.array([least for _, least, _ in statistics], _TEXT),
         "max_value_stats": pa.array([greatest for _, _, greatest in statistics], _TEXT),
-        "min_sequence_number": live["min_sequence_number"],
-        "max_sequence_number": live["max_sequence_number"],
-        "creation_time": live["creation_time_ms"],
-        "deleteRowCount": live["delete_row_count"],
+        "min_sequence_number": entries["min_sequence_number"],
+        "max_sequence_number": entries["max_sequence_number"],
+        "creation_time": entries["creation_time_ms"],
+        "deleteRowCount": entries["delete_row_count"],
         "file_source": pa.array([None if source is None else str(source) for source in sources], _TEXT),
-        "first_row_id": live["first_row_id"],
-        "write_cols": live["write_cols"],
-        "commit_snapshot": live["commit_snapshot"],
+        "first_row_id": entries["first_row_id"],
+        "write_cols": entries["write_cols"],
+        "commit_snapshot": entries["commit_snapshot"],
     }
     return pa.table([columns[field.name].cast(field.type) for field in _FILES], schema=_FILES)
 
@@ -329,18 +329,22 @@ def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) 
         groups.setdefault((schema_id, None if names is None else tuple(names)), []).append(row)
     newest = {field.id: field.name for field in schema.fields}
     for (schema_id, names), rows in groups.items():
-        written = branch.schemas.load(schema_id).fields
-        fields = written if names is None else [field for name in names for field in written if field.name == name]
+        written_fields = branch.schemas.load(schema_id).fields
+        fields = (
+            written_fields
+            if names is None
+            else [field for name in names for field in written_fields if field.name == name]
+        )
         part = live.take(pa.array(rows))
-        shown = [newest.get(field.id) for field in fields]
+        current_fields = [newest.get(field.id) for field in fields]
         least = _values(part["value_stats_min"], fields)
         greatest = _values(part["value_stats_max"], fields)
         nulls = part["value_stats_null_counts"].to_pylist()
         for index, row in enumerate(rows):
             texts[row] = (
-                _json_map(shown, nulls[index] or []),
-                _json_map(shown, least[index]),
-                _json_map(shown, greatest[index]),
+                _json_map(current_fields, nulls[index] or []),
+                _json_map(current_fields, least[index]),
+                _json_map(current_fields, greatest[index]),
             )
     return texts
 

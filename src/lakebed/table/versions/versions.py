@@ -68,13 +68,13 @@ class TableView:
 def version_of(snapshot: Snapshot, *, store: str) -> Version:
     """A snapshot as a version. Its row count is that of the stored rows: a replaced row counts until it is merged."""
     target = rollback_target(snapshot)
-    changed = "no row changed" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,} rows"
-    what = f"{snapshot.commit_kind.lower()}, {changed}" if target is None else f"rollback to {target}"
+    change_text = "no row changed" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,} rows"
+    action = f"{snapshot.commit_kind.lower()}, {change_text}" if target is None else f"rollback to {target}"
     return Version(
         store=store,
         id=str(snapshot.id),
         created_ms=snapshot.time_ms,
-        summary=f"{what}, {snapshot.total_record_count:,} stored",
+        summary=f"{action}, {snapshot.total_record_count:,} stored",
         facts={
             "kind": snapshot.commit_kind,
             "rolled_back_to": target,
@@ -122,8 +122,8 @@ def list_pins(branch: TableBranch) -> list[Pin]:
 
     Cost: 2 LISTs + 1 GET a tag, and 1 LIST + 1 GET a consumer.
     """
-    written = branch.tags.write_time_ms()
-    pins = [pin_of(tag, store=branch.name, write_time_ms=written.get(tag.name)) for tag in branch.tags.list_all()]
+    write_times = branch.tags.write_time_ms()
+    pins = [pin_of(tag, store=branch.name, write_time_ms=write_times.get(tag.name)) for tag in branch.tags.list_all()]
     for consumer in load_consumers(branch.store, branch.layout):
         pins.append(
             Pin(

@@ -47,25 +47,25 @@ def why(branch: TableBranch, path: str) -> Explanation:
     branch.refresh()
     branches = every_branch(branch)
     branch = branches[0]
-    fixed = _explain_fixed(branch, path)
-    if fixed is not None:
-        return fixed
+    explanation = _explain_fixed(branch, path)
+    if explanation is not None:
+        return explanation
     pins: list[Pin] = []
     for table_branch in branches:
         pins += _needing(table_branch, path)
     if pins:
-        shown = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
-        more = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
-        return Explanation(path, tuple(pins), f"{path} is needed by {shown}{more}.")
+        pins_text = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
+        suffix = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
+        return Explanation(path, tuple(pins), f"{path} is needed by {pins_text}{suffix}.")
     branch.store.head(path)
-    waiting = [
+    waiting_deletions = [
         deletion
         for deletion in load_deletions(branch.store, branch.layout)
         if isinstance(deletion, Deletion) and path in deletion.candidates["path"].to_pylist()
     ]
-    if waiting:
+    if waiting_deletions:
         return Explanation(
-            path, (), f"{path} is needed by nothing: the next deleting verb finishes its {waiting[0].kind}."
+            path, (), f"{path} is needed by nothing: the next deleting verb finishes its {waiting_deletions[0].kind}."
         )
     orphan = "it is an orphan, and remove_orphan_files deletes it once it is old enough"
     return Explanation(path, (), f"{path} is needed by no version: {orphan}.")
@@ -93,17 +93,17 @@ def why_version(branch: TableBranch, version: int | str) -> Explanation:
     snapshot, versions = target.snapshot, read_live_versions(branch)
     holders = _holding(branch, versions, snapshot)
     pins, sentences = tuple(holders), []
-    what = f"Version {snapshot.id}"
+    subject = f"Version {snapshot.id}"
     if versions.is_live(snapshot.id):
-        sentences.append(_explain_live(branch, snapshot.id, what))
+        sentences.append(_explain_live(branch, snapshot.id, subject))
         reading = [consumer for consumer in list_pins(branch) if consumer.kind == "consumer"]
         pins += tuple(consumer for consumer in reading if int(consumer.version) <= snapshot.id)
     else:
-        sentences.append(f"{what} has expired.")
+        sentences.append(f"{subject} has expired.")
     names = [f"{pin.kind} {pin.name}" for pin in holders if pin.kind != "snapshot"]
     if names:
-        more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-        sentences.append(f"Its files stay as long as it is pinned by {', '.join(names[:_SHOWN_MAX])}{more}.")
+        suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+        sentences.append(f"Its files stay as long as it is pinned by {', '.join(names[:_SHOWN_MAX])}{suffix}.")
     return Explanation(str(snapshot.id), pins, " ".join(sentences))
 
 
@@ -176,11 +176,11 @@ def _holding(branch: TableBranch, versions: LiveVersions, snapshot: Snapshot) ->
         version = str(snapshot.id)
         owner = branch.layout.branch or "table"
         pins.append(Pin(branch.name, "snapshot", version, version, owner, snapshot.time_ms, None))
-    written = branch.tags.write_time_ms()
+    write_times = branch.tags.write_time_ms()
     for entry in versions.tags:
         tag = branch.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
         if tag is not None:
-            pins.append(pin_of(tag, store=branch.name, write_time_ms=written.get(tag.name)))
+            pins.append(pin_of(tag, store=branch.name, write_time_ms=write_times.get(tag.name)))
     return pins
 
 

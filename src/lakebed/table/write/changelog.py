@@ -65,15 +65,15 @@ def log_rewrite(
     values = [field for field in schema.fields if field.name not in schema.primary_keys]
     plan = replace(plan, where=None, window_bytes=max(1, plan.window_bytes // 2))
 
-    nothing = _window_schema(schema).empty_table()
+    no_rows = _window_schema(schema).empty_table()
 
     def batches_of(files: Sequence[DataFile]) -> Iterator[tuple[str, pa.Table]]:
         if files:
             side = replace(split, files=tuple(files), needs_merge=True)
             for window in merge_windows(store, side, plan=plan, fields=schema.fields):
-                yield split.folder, cast_stored(window, nothing.schema)
+                yield split.folder, cast_stored(window, no_rows.schema)
 
-    cursors = [Cursor(batches=batches_of(files), rows=nothing) for files in (before, after)]
+    cursors = [Cursor(batches=batches_of(files), rows=no_rows) for files in (before, after)]
     while True:
         for cursor in cursors:
             cursor.fill()
@@ -81,9 +81,9 @@ def log_rewrite(
             return writer.close()
         (old, _), (new, _) = cut_complete(cursors, names)
         if old.num_rows or new.num_rows:
-            changed = _in_key_order(*diff_keyed(old, new, names, values), keys=names)
-            if changed.num_rows:
-                writer.write(changed)
+            changes = _in_key_order(*diff_keyed(old, new, names, values), keys=names)
+            if changes.num_rows:
+                writer.write(changes)
 
 
 def _window_schema(schema: TableSchema) -> pa.Schema:

@@ -72,11 +72,11 @@ class BucketIndex:
         self._counts: dict[bytes, int] = {}
         if entries is None or entries.num_rows == 0:
             return
-        grouped = entries.group_by(["partition", "bucket"], use_threads=False).aggregate(
+        groups = entries.group_by(["partition", "bucket"], use_threads=False).aggregate(
             [("max_sequence_number", "max"), ("total_buckets", "max")]
         )
         columns = (
-            grouped.column(name).to_pylist()
+            groups.column(name).to_pylist()
             for name in ("partition", "bucket", "max_sequence_number_max", "total_buckets_max")
         )
         for partition, bucket, highest, count in zip(*columns, strict=True):
@@ -274,10 +274,10 @@ class TableWriter:
 
         try:
             workers = self._settings.worker_count_max
-            written = map_in_pool(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
+            results = map_in_pool(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
         finally:
             self._paths += (path for writer in (*writers, *loggers) for path in writer.paths)
-        for group, (files, logged) in zip(groups, written, strict=True):
+        for group, (files, logged) in zip(groups, results, strict=True):
             self._added.setdefault((group.partition, group.bucket), []).extend(files)
             self._logged.setdefault((group.partition, group.bucket), []).extend(logged)
 
@@ -317,15 +317,17 @@ class TableWriter:
                 rows.slice(group.first_row, group.row_count) if is_whole else rows.take(pa.array(group.positions))
             )
             return writer.close(first_sequence=first_sequence), []
-        grouped = self._group_keys(rows, group)
+        key_groups = self._group_keys(rows, group)
         files: list[DataFile] = []
-        merged = [_rows_of(rows, group)] if grouped is None else merge_batch(rows, grouped, engine_of(self._schema))
-        for part in merged:
+        parts = (
+            [_rows_of(rows, group)] if key_groups is None else merge_batch(rows, key_groups, engine_of(self._schema))
+        )
+        for part in parts:
             writer.write(part)
             files = writer.close()
         if logger is None:
             return files, []
-        logger.write(_rows_of(rows, group) if grouped is None else rows.take(pa.array(grouped.order)))
+        logger.write(_rows_of(rows, group) if key_groups is None else rows.take(pa.array(key_groups.order)))
         return files, logger.close()
 
     def _group_keys(self, rows: pa.Table, group: _Group) -> KeyGroups | None:
@@ -383,8 +385,8 @@ class TableWriter:
         fields = self._schema.key_fields
         hashes = key_hashes([rows.column(field.name) for field in fields], [field.type for field in fields])
         buckets: Int32s = np.empty(len(hashes), np.int32)
-        everything: Int64s = np.arange(len(hashes))
-        shares = [(0, everything)] if codes is None else _split_by_code(codes, code_count=len(partitions))
+        all_rows: Int64s = np.arange(len(hashes))
+        shares = [(0, all_rows)] if codes is None else _split_by_code(codes, code_count=len(partitions))
         for code, positions in shares:
             share_hashes = hashes[positions]
             buckets[positions] = share_buckets = self._assigner.assign(partitions[code], share_hashes)

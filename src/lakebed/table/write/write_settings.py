@@ -112,9 +112,9 @@ def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> 
     if not (upserts and newest.primary_keys):
         return True
     field_ids = {field.id for field in schema.fields}
-    known = frozenset(field.name for field in newest.fields if field.id in field_ids)
-    lacking = {field.name for field in newest.fields} - known
-    return not lacking or lacking <= engine_of(newest).optional(known)
+    known_names = frozenset(field.name for field in newest.fields if field.id in field_ids)
+    lacking = {field.name for field in newest.fields} - known_names
+    return not lacking or lacking <= engine_of(newest).optional(known_names)
 
 
 def _options_of_writes(schema: TableSchema) -> tuple[object, ...]:
