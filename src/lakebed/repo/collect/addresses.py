@@ -1,8 +1,8 @@
 """Addresses of objects as columns: what ranges and staged rows name, and which of the listed objects are unreferenced.
 
-Owns: the set algebra of a collection, in columns; Spark runs the same functions on shares of the ranges. Invariants:
-only addresses of uploads (``data/<ulid>``) appear; an address that cannot be read is an error, never left out, for what
-is left out would be deleted. Pure, but for `addresses_of_ranges`, which reads.
+Owns: the set algebra of a collection, in columns. Spark runs the same functions on shares of the ranges. Invariants:
+only addresses of uploads (``data/<ulid>``) appear. An address that cannot be read is an error, and is never left out:
+its object would be deleted. Pure, except `addresses_of_ranges`, which reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.repo.model.layout import DATA_FOLDER
 from lakebed.repo.model.model import RangeMeta
 
 ADDRESS_SCHEMA: Final = pa.schema([pa.field("ulid", pa.string(), nullable=False)])
-"""Addresses by their ULIDs; they may repeat."""
+"""Addresses, as ULIDs, perhaps with duplicates."""
 
 LISTED_SCHEMA: Final = pa.schema(
     [
@@ -31,14 +31,14 @@ LISTED_SCHEMA: Final = pa.schema(
         pa.field("size_bytes", pa.int64(), nullable=False),
     ]
 )
-"""Objects that a listing has found below ``data/``."""
+"""Objects below ``data/``, from a listing."""
 
 _START: Final = f"{DATA_FOLDER}/".encode()
 _ADDRESS_BYTES: Final = len(_START) + FILE_ID_CHARACTERS
 _FIXED_STR: Final = 0xA0
 """MessagePack: a text of up to 31 bytes, whose length is in the low bits."""
 _LONGER: Final = np.isin(np.arange(256), [*range(0x97, 0xA0), 0xDC, 0xDD])
-"""By byte, whether it begins an array of more elements than an entry has."""
+"""For each byte, whether it begins an array of more elements than an entry has."""
 _HEADER: Final = np.frombuffer(bytes([_FIXED_STR | _ADDRESS_BYTES]) + _START, np.uint8)
 _BEFORE: Final = IDENTITY_BYTES + 1
 """Bytes before the address's header: the identity, and the byte that marks an entry as an array."""
@@ -49,15 +49,15 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
 
     Args:
         values: without nulls; tombstones name nothing.
-        where: what the column was read from, for the error.
+        where: the source of the column, for the error.
 
     Returns:
         A batch of `ADDRESS_SCHEMA`, in the order of the values.
 
     Raises:
         Corruption: a value is not an entry.
-        UnsupportedFormat: an entry has more elements than are known here: they may name objects too.
-    Cost: 0.1 us an upload's address, 1 us one of another shape, which is decoded.
+        UnsupportedFormat: an entry has more elements than are known here. They may name objects, too.
+    Cost: 0.1 us for an upload's address; 1 us for an entry of another shape, which is decoded.
     """
     count = len(values)
     lengths = np.diff(offsets_of(values)) if count else np.zeros(0, np.int64)
@@ -83,10 +83,10 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
 
 
 def addresses_of_ranges(metarange: Metarange, ranges: Iterable[RangeMeta]) -> Iterator[pa.RecordBatch]:
-    """What ranges name: batches of `ADDRESS_SCHEMA`, one or more a range.
+    """The addresses that ranges name: batches of `ADDRESS_SCHEMA`, one or more a range.
 
     Raises:
-        Corruption: a range is damaged or gone; then nothing may be deleted.
+        Corruption: a range is damaged or missing; then nothing may be deleted.
     Cost: 1 GET a range.
     """
     for meta in ranges:

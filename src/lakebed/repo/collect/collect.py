@@ -1,27 +1,33 @@
-"""The collection of a repository: list, look, subtract, expire, look again, sweep.
+"""The collection of a repository: raise the boundary, list, mark twice, subtract, delete.
 
-Owns: the order of its steps, which is what makes it safe:
+Owns: the order of the steps, which makes a collection safe:
 
-1. The *boundary* is raised to `CollectionOptions.grace` ago. From now on no older upload can be staged: staging and
+1. Raise the *boundary* to `CollectionOptions.grace` ago. From now on no older upload can be staged: staging and
    publishing expect the boundary that they have read.
-2. Objects whose names are older than the boundary are listed.
-3. What is needed is marked in one snapshot of the records (`lakebed.repo.references.mark`), and commits that lose
-   their objects get an ``expired`` mark. From now on nothing can be made that refers to them.
-4. A second snapshot is marked. What was referred to between 3's snapshot and its marks is seen here: its mark goes.
-   What 3 has kept is kept, for it has no mark.
-5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
+2. List the objects whose names are older than the boundary.
+3. Mark what is needed in one snapshot of the records (`lakebed.repo.references.mark`). Write an ``expired`` mark for
+   each commit that loses its objects. From now on nothing new can refer to these commits.
+4. Mark a second snapshot. It shows the commits that were referred to between the snapshot of step 3 and its marks:
+   remove their marks. Commits that step 3 kept stay kept, because they have no mark.
+5. Delete the listed objects that neither snapshot needs, with the shared sweeper. Then make the marks final.
 
-What a branch or tag gave up within `CollectionOptions.grace` counts as referred to: a reader may be in the middle
-of it (`lakebed.repo.records.superseded`).
+A state that a branch or tag has given up within `CollectionOptions.grace` counts as referred to, because a reader may
+still be reading it (`lakebed.repo.records.superseded`).
 
-So an object is deleted only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an
-old one is refused, an old commit is marked, and a copy is a copy of bytes. A mark names the collection that made it
-until it is final: of two that run at once, neither removes a mark that the other relies on.
+So an object is deleted only if nothing refers to it at step 4, and nothing can refer to it later: a new upload has a
+younger name, an old upload is refused, an old commit is marked, and a copy copies the bytes. Until a mark is final, it
+names the collection that made it. So of two concurrent collections, neither removes a mark that the other relies on.
 
-Invariants: a collector may stop at any step, and any number may run; unreadable data protects everything;
-imported objects are never deleted, nor is what has no name that a repository gives, or one of before it was made in a
-namespace that was lakeFS's. A clock that is ahead refuses uploads and expires commits early by what it is ahead
-of the store's: of the two clocks the earlier counts. Does not know: how to subtract (`Subtraction`), or to delete.
+Invariants:
+
+- A collector may stop at any step, and any number may run at once.
+- If anything is unreadable, nothing is deleted.
+- Never deleted are imported objects and objects with a name that no repository gives. In a namespace that was lakeFS's,
+  neither are objects from before the repository was created.
+- The earlier of this process's clock and the store's counts: by a clock that is ahead, uploads would be refused, and
+  commits expired, too early.
+
+Does not know: how to subtract (`Subtraction`), or how to delete.
 """
 
 from __future__ import annotations
@@ -64,14 +70,14 @@ from lakebed.repo.references.mark import Marked, mark
 from lakebed.repo.staging.cleanup import clean_orphans_once
 
 _LISTED_COUNT: Final = 65_536
-"""Objects of a listing that become one batch."""
+"""Most objects of a listing in one batch."""
 
 _WRITE_COUNT_MAX: Final = 10_000
 _TRIES_MAX: Final = 1_000
 
 
 class Subtraction(Protocol):
-    """Which listed objects no range and nothing staged names. One process does it here; Spark by the same columns."""
+    """Finds the listed objects that no range and no staged entry names: `subtract_here`, or Spark, on equal columns."""
 
     def __call__(
         self,
@@ -81,7 +87,7 @@ class Subtraction(Protocol):
         ranges: Sequence[tuple[MetarangeRef, RangeMeta]],
         staged: pa.ChunkedArray,
     ) -> pa.Table:
-        """The garbage.
+        """Return the rows of `listed` that are garbage.
 
         Args:
             listed: of `LISTED_SCHEMA`.
@@ -97,7 +103,7 @@ def subtract_here(
     ranges: Sequence[tuple[MetarangeRef, RangeMeta]],
     staged: pa.ChunkedArray,
 ) -> pa.Table:
-    """`Subtraction` in this process. Cost: 1 GET a range; memory for what is listed and what one range names."""
+    """`Subtraction` in this process. Cost: 1 GET a range; memory for the listing and the addresses of one range."""
     left = drop_named(listed, staged)
     for ref, meta in ranges:
         if not left.num_rows:
@@ -116,18 +122,18 @@ def collect_garbage(
     subtract: Subtraction = subtract_here,
     progress: Callable[[Any], None] | None = None,
 ) -> CollectionReport:
-    """Delete the objects, ranges and metaranges of a repository that nothing needs, and staged rows of no branch.
+    """Delete the objects, ranges and metaranges of a repository that nothing needs, and staged rows without a branch.
 
-    Afterwards the history is indexed, where no background does that.
+    Afterwards index the history, if no background does that.
 
     Args:
-        options: how old garbage has to be.
-        dry_run: only say what would go; nothing is written.
-        subtract: who compares the listing with the ranges.
+        options: how old garbage must be.
+        dry_run: only report what would be deleted; write nothing.
+        subtract: compares the listing with the ranges.
         progress: called after each batch of deletes.
 
     Raises:
-        InvalidRequest: a minimum age below zero.
+        InvalidRequest: the grace is below zero.
         Unavailable, OutcomeUnknown: the store failed; what was deleted was garbage.
     Cost: 1 LIST a thousand objects, 2 snapshots, 1 GET of the marker and 1 a range of kept commits, 1 DELETE a
     thousand. Source: lakeFS garbage collection, committed and uncommitted; docs/design/0018-collection.md.
@@ -142,7 +148,7 @@ def collect_garbage(
     if len(report.warnings) == len(plan.warnings):
         collection.finalize_marks()
     while not clean_orphans_once(context).is_done:
-        pass  # rows of records are garbage too, where no background looks for them
+        pass  # orphaned rows of the records are garbage, too, and perhaps no background looks for them
     while trim_superseded(context):
         pass
     index_history(context)
@@ -150,27 +156,27 @@ def collect_garbage(
 
 
 def plan_collection(context: RepositoryContext, *, options: CollectionOptions | None = None) -> CollectionPlan:
-    """What a collection would delete now; writes nothing. Cost: as `collect_garbage`, without what it writes."""
+    """Plan what a collection would delete now; write nothing. Cost: as `collect_garbage`, without its writes."""
     return _Collection(context, options or CollectionOptions(), subtract=subtract_here).plan()
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects below the boundary."""
+    """The listed objects: those below the boundary."""
 
     objects: pa.Table
-    """Of `LISTED_SCHEMA`."""
+    """Objects below ``data/``, of `LISTED_SCHEMA`."""
     files: tuple[ObjectMeta, ...]
     """Ranges and metaranges, and what nothing names: puts to signed URLs, which linking copies, and derived objects."""
     boundary: str
 
     def is_gone(self, path: str, paths: Set[str]) -> bool:
-        """Whether a range or metarange was not there; `paths`: of `files`."""
+        """Whether a range or metarange did not exist at the listing; `paths` are those of `files`."""
         return path not in paths and _is_older(name_ulid(path), self.boundary)
 
 
 class _Collection:
-    """One run."""
+    """One run of a collection."""
 
     def __init__(self, context: RepositoryContext, options: CollectionOptions, *, subtract: Subtraction) -> None:
         if options.grace.total_seconds() < 0:
@@ -187,7 +193,7 @@ class _Collection:
             is_shared = is_shared_namespace(context.store, record, checked_as=context.name)
         except Conflict as problem:
             self._mismatch = problem
-        # What is older was there before.
+        # Older objects existed before the repository was created.
         self._since = start_ulid(record.uid) if is_shared else ""
         self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
@@ -195,21 +201,21 @@ class _Collection:
         self.is_unsure = False
 
     def plan(self) -> CollectionPlan:
-        """As if the boundary were raised and nothing happened meanwhile."""
+        """Plan as if the boundary were raised and nothing happened meanwhile."""
         now_ms = self._context.now_ms()
         listed = self._list(self._boundary(now_ms))
         with self._context.key_value.snapshot() as snapshot:
             return self._guard(lambda: self._plan_reclaim(listed, self._mark(snapshot, now_ms), snapshot))
 
     def prepare(self) -> CollectionPlan:
-        """Steps 1 to 4."""
+        """Do steps 1 to 4, and plan the deletes of step 5."""
         now_ms = self._context.earlier_ms()
         boundary = self._raise_boundary(self._boundary(now_ms))
         listed = self._list(boundary)
         return self._guard(lambda: self._judge(listed, now_ms=now_ms))
 
     def finalize_marks(self) -> None:
-        """Make the marks final, and delete the records of unreachable commits; the marks stay for old ids."""
+        """Make the marks final, and delete the records of unreachable commits. Their marks stay, to refuse old ids."""
         keys, key_value = self._context.keys, self._context.key_value
         for commit_id in self._marked:
             self._change_mark(commit_id, b"")
@@ -217,7 +223,7 @@ class _Collection:
             key_value.write(deletes=[keys.commit(commit_id) for commit_id in some])
 
     def _guard(self, judge: Callable[[], CollectionPlan]) -> CollectionPlan:
-        """Plan with nothing to delete when something is unreadable, or the objects are not those of the records."""
+        """Return an empty plan with a warning if something is unreadable, or the objects do not match the records."""
         try:
             if self._mismatch is not None:
                 raise self._mismatch
@@ -231,7 +237,7 @@ class _Collection:
         return max(file_id_at(now_ms - self._grace_ms), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
-        """Raise the boundary; concurrent collections never lower it."""
+        """Raise the boundary to at least `wanted`, and return it. Concurrent collections never lower it."""
         key_value, key = self._context.key_value, self._context.keys.boundary
         for _ in range(_TRIES_MAX):
             raw = key_value.get(key)
@@ -260,7 +266,7 @@ class _Collection:
 
     def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
         named = ((meta.path.removeprefix(f"{DATA_FOLDER}/"), meta) for meta in self._context.store.list(DATA_FOLDER))
-        older = takewhile(lambda pair: pair[0] < boundary, named)  # names are in the order of their times
+        older = takewhile(lambda pair: pair[0] < boundary, named)  # the names sort by their times
         for some in batches((pair for pair in older if is_file_id(pair[0]) and pair[0] >= self._since), _LISTED_COUNT):
             ulids, sizes = [ulid for ulid, _ in some], [meta.size_bytes for _, meta in some]
             yield pa.RecordBatch.from_arrays([pa.array(ulids), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
@@ -277,7 +283,7 @@ class _Collection:
             second = self._mark(snapshot, now_ms)
             for commit_id in self._marked:
                 if commit_id in second.active:
-                    self._change_mark(commit_id, None)  # named before it was marked, and its objects are there still
+                    self._change_mark(commit_id, None)  # referred to before it was marked; its objects still exist
             second.commits = first.commits | second.commits
             second.active |= first.active
             second.remembered |= first.remembered
@@ -288,18 +294,18 @@ class _Collection:
         return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._grace_ms)
 
     def _write_marks(self) -> None:
-        """Ours, also over those of a collection that died, or that runs too."""
+        """Write this collection's marks, also over those of a collection that died or that runs concurrently."""
         keys, key_value = self._context.keys, self._context.key_value
         for some in batches(self._marked, _WRITE_COUNT_MAX):
             key_value.write([(keys.expired(commit_id), self._run_id) for commit_id in some])
 
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
-        """Remove a mark of this collection, or make it final; leave those of others."""
+        """Change a commit's mark if it is of this collection. None removes it; an empty value makes it final."""
         with suppress(Conflict):
             self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 
     def _plan_reclaim(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> CollectionPlan:
-        """Listed minus needed."""
+        """Plan to delete what is listed and not needed."""
         context = self._context
         files: set[str] = set()
         for ref in marked.metaranges_to_keep():
@@ -358,7 +364,7 @@ def _is_older(ulid: str, boundary: str) -> bool:
 
 
 def _read_staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
-    """What entries under the branches' tokens name."""
+    """The ULIDs that entries under the branches' tokens name."""
     ulids: list[pa.Array] = [pa.array([], pa.string())]
     for token in marked.tokens:
         prefix = context.keys.token(token.id)

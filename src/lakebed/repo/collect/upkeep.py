@@ -1,8 +1,8 @@
-"""The upkeep of open repositories: what keeps reads fast and gives back what is not needed, and the threads that do it.
+"""The upkeep of open repositories: steps that keep reads fast and free what is not needed, and their threads.
 
-Owns: which step runs how often. Two threads, for a maintenance of the records takes seconds and must not hold up a
-compaction. Invariants: a repository where a step fails keeps no other waiting, and its step is tried again; a step ends
-between its parts when the context is closed; no lock is held during a step.
+Owns: how often each step runs. There are two threads because a maintenance of the records takes seconds and must not
+delay a compaction. Invariants: if a step fails for a repository, other repositories do not wait for it, and the step is
+tried again. When the context is closed, a step ends after its current part. No lock is held during a step.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lakebed.runtime import Environment
 
 _COMPACTION_PAUSE_S: Final = 1.0
 _QUIET_LOOK_S: Final = 60.0
-"""How often a repository is checked that this process does not write to; another process may."""
+"""How often a repository is checked to which this process does not write: another process may write to it."""
 _CLEANING_PAUSE_S: Final = 60.0
 _INDEXED_COUNT_MIN: Final = 64
-"""Commits that are worth a write of the index; so many are looked at quickly without it."""
+"""Fewest new commits that are worth a write of the index. Fewer are read quickly without it."""
 _ORPHANS_PAUSE_S: Final = 3600.0
-"""Unmarked rows are rare, and finding them is a seek a token."""
+"""Pause between two searches for unmarked rows: these are rare, and a search costs a seek a token."""
 _MAINTENANCE_PAUSE_S: Final = 3600.0
 _FIRST_MAINTENANCE_S: Final = 300.0
-"""So soon after opening: a process that restarts every half hour must give back what it wrote too."""
+"""Time from opening to the first maintenance. Short, because a process that restarts every half hour needs it, too."""
 
 Homes = Callable[[], Sequence[RepositoryContext]]
 
@@ -44,11 +44,11 @@ class Upkeep:
 
     Args:
         key_value: the records of all of them.
-        open_contexts: those that this process has used: only they can want to be compacted.
-        all_contexts: all there are.
+        open_contexts: the repositories that this process has used: only these can need a compaction.
+        all_contexts: all repositories.
 
     Attributes:
-        last_failure: of a thread; None: nothing went wrong yet. A step that failed is tried again.
+        last_failure: the last error of a thread; None: none yet. A step that failed is tried again.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Upkeep:
         self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
         self._maintenance_s = self._compacted_s + _FIRST_MAINTENANCE_S
         self._quiet: dict[str, tuple[int, float]] = {}
-        """By repository, how much had been counted when nothing wanted to be compacted, and until when that is good."""
+        """By repository, the counted changes when no branch needed a compaction, and until when that is valid."""
         lock = environment.runtime.lock()
         self._background = Background(
             lock=lock, wanted=environment.runtime.condition(lock), report=self._report, environment=environment
         )
 
     def start(self, name: str) -> None:
-        """Begin the threads; `name` is part of their names."""
+        """Start the threads; `name` is part of their names."""
         self._background.start(
             f"lakebed repositories of {name}",
             (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self.compact_changed),
@@ -79,21 +79,22 @@ class Upkeep:
         self._background.start(f"lakebed records of {name}", (lambda now_s: self._maintenance_s, self._maintain))
 
     def stop(self) -> None:
-        """Stop every thread after the part of a step that it is in, and wait for it. Again is a no-op."""
+        """Stop every thread after the current part of its step, and wait for it. A second call is a no-op."""
         self._background.stop()
 
     def step_once(self) -> None:
-        """Every step once, here. Raises what the first repository that failed raised, when all were tried."""
+        """Run every step once, in this thread. Raises the first error after all repositories were tried."""
         self._each(self._open_contexts(), run_compactor_once)
         self._clean()
         self._sweep()
         self._maintain()
 
     def compact_changed(self) -> None:
-        """Compact where it is wanted: look at what was written to since the last look, and once a minute at all.
+        """Compact the branches that need it.
 
-        Raises as `step_once`. Cost: of an idle repository 1 check a minute; so an idle
-        server asks its store for next to nothing.
+        Checks each repository that was written to since its last check, and every repository once a minute. Raises as
+        `step_once`. Cost: for an idle repository 1 check a minute, so an idle server makes almost no requests to its
+        store.
         """
         try:
             contexts = self._open_contexts()
@@ -109,7 +110,7 @@ class Upkeep:
         if changes == known and now_s < until_s:
             self._quiet[context.record.uid] = (known, until_s)
             return
-        if not run_compactor_once(context):  # what wants to be compacted, and cools down, is looked at again
+        if not run_compactor_once(context):  # a branch that needs a compaction and cools down is checked again
             self._quiet[context.record.uid] = (changes, now_s + _QUIET_LOOK_S)
 
     def _clean(self) -> None:
@@ -119,7 +120,7 @@ class Upkeep:
             self._cleaned_s = self._clock.monotonic_s()
 
     def _clean_one(self, context: RepositoryContext) -> None:
-        """Remove unneeded records: rows of dropped tokens, old lines, imports and uploads. Index the history."""
+        """Delete unneeded records: rows of dropped tokens, old lines, imports and uploads. Index the history."""
         while not clean_once(context).is_done:
             self._stop_if_closing()
         trim_reflog(context)
@@ -136,7 +137,7 @@ class Upkeep:
             self._swept_s = self._clock.monotonic_s()
 
     def _sweep_one(self, context: RepositoryContext) -> None:
-        """Remove rows that no branch names and no mark covers."""
+        """Delete rows that no branch names and no mark covers."""
         while not clean_orphans_once(context).is_done:
             self._stop_if_closing()
 

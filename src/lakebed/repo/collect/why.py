@@ -1,7 +1,7 @@
-"""Why an object of a repository is still there, and why a version keeps its objects: who needs it, or when it may go.
+"""Explain why an object of a repository still exists, and why a version keeps its objects.
 
-Owns: the search and the sentence. Invariants: reads only; the rules are those by which a collection judges
-(`lakebed.repo.references.mark`).
+The answer is what needs it, or when it may be deleted. Owns: the search and the sentence. Invariants: nothing is
+written. The rules are those of a collection (`lakebed.repo.references.mark`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.references.tags import list_tags
 
 _NAMED_MAX: Final = 3
-"""Holders named in a sentence."""
+"""Most holders that a sentence names."""
 
 
 def why(context: RepositoryContext, path: str) -> Explanation:
-    """Who needs an object, or when it may go.
+    """Explain what needs an object, or when it may be deleted.
 
     Args:
         path: relative to the repository's storage namespace: ``data/<ulid>``, a range, a metarange, an upload.
@@ -88,14 +88,15 @@ def why(context: RepositoryContext, path: str) -> Explanation:
 
 
 def why_version(context: RepositoryContext, version: str) -> Explanation:
-    """Who keeps the objects of a version, or whether a collection may delete those that only it needs.
+    """Explain what keeps the objects of a version, or whether a collection may delete those that only it needs.
 
     Args:
-        version: a commit, or another reference, as it is now.
+        version: a commit, or another reference, resolved now.
 
-    Returns the commit's id as the path, and branches and tags as pins: `Pin.expires_ms` is when a branch's rule of
-    retention, or the lifetime of a tag, ends that; None: not by itself. A branch that gets a commit then keeps it
-    longer.
+    Returns:
+        The commit's id as the path, and branches and tags as pins. `Pin.expires_ms` is when a branch's rule of
+        retention or a tag's lifetime stops keeping the objects; None: never by itself. If a branch gets a commit before
+        that, it keeps them longer.
 
     Raises:
         NotFound: kind ``reference_not_found``.
@@ -137,7 +138,7 @@ class _Search:
         self._branches = dict(read_records(snapshot, context.keys.branch(), Branch))
 
     def holders_of_object(self, ulid: str) -> list[Pin]:
-        """Branches with it staged, and commits that keep their objects, as who names those."""
+        """Branches that have the object staged, and holders of the active commits that name it (`_pins_at`)."""
         wanted = pa.array([ulid])
         staged = [
             self._branch_pin(name, branch) for name, branch in self._branches.items() if self._is_staged(branch, wanted)
@@ -162,7 +163,7 @@ class _Search:
         return _distinct([*self._pins_at(commits), *staged, *self._find_compacted(holds)])
 
     def holders_of_file(self, path: str) -> list[Pin]:
-        """The same of a range or metarange, which every remembered commit keeps."""
+        """As `holders_of_object`, for a range or metarange, which every remembered commit keeps."""
 
         def holds(ref: MetarangeRef) -> bool:
             if ref.file is None:
@@ -179,13 +180,13 @@ class _Search:
         return _distinct([*self._pins_at(commits), *self._find_compacted(holds)])
 
     def _find_compacted(self, holds: Callable[[MetarangeRef], bool]) -> Iterator[Pin]:
-        """Branches whose compacted metarange holds it."""
+        """Branches for whose compacted metarange `holds` is true."""
         for name, branch in self._branches.items():
             if branch.compacted is not None and holds(branch.compacted):
                 yield self._branch_pin(name, branch)
 
     def holders_of_version(self, commit_id: str) -> Iterator[Pin]:
-        """Branches and tags that keep the objects of a commit, those that name it first."""
+        """Branches and tags that keep the objects of a commit, first those that name it."""
         rules = load_retention(self._home, snapshot=self._snapshot)
         times = find_descendants(self._marked, commit_id)
         now_ms = self._home.now_ms()
@@ -229,7 +230,7 @@ class _Search:
         return False
 
     def _pins_at(self, commits: list[str]) -> Iterator[Pin]:
-        """Branches and tags at these commits first, then the commits that are only in a history."""
+        """Branches and tags at these commits, then the commits that are only in a history."""
         left = set(commits)
         for name, branch in self._branches.items():
             if branch.commit_id in commits:

@@ -1,8 +1,8 @@
-"""Files of actions: what they may say, and which of them an event concerns. Pure.
+"""Files of actions: what they may contain, and which events run them. Pure.
 
-An action is a file of YAML below ``_lakefs_actions/`` of a commit, in the form that lakeFS gives it: events with
-patterns of branches, and hooks. Invariant: a file that says something that is not done here is refused whole, with a
-sentence: an action that only looks like a check would be worse than none.
+An action is a YAML file below ``_lakefs_actions/`` of a commit, in lakeFS's format: events with patterns of branches,
+and hooks. Invariant: a file that asks for anything unsupported is refused as a whole, with an explanation. An action
+that only seems to check would be worse than none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lakebed.texts import format_value
 
 ACTIONS_PREFIX: Final = "_lakefs_actions/"
 ACTION_FILES_MAX: Final = 100
-"""Most files that are looked at; more are refused."""
+"""Most files of actions in a commit; more are refused."""
 ACTION_BYTES_MAX: Final = 64 << 10
-"""Largest file."""
+"""Size of the largest file."""
 TIMEOUT_MS_MAX: Final = 60_000
 _HOOKS_MAX: Final = 32
 _TEXT_MAX: Final = 8_192
 _UNREADABLE: Final = (yaml.YAMLError, ValueError, OverflowError, RecursionError, AttributeError, IndexError, KeyError)
-"""What the loader raises; the last three where a tag stands before what it cannot mean, such as ``!!bool x``."""
+"""The errors of the loader; the last three for a tag that does not fit its value, such as ``!!bool x``."""
 
 ActionEvent = Literal[
     "pre-commit",
@@ -44,7 +44,7 @@ ActionEvent = Literal[
     "pre-delete-tag",
     "post-delete-tag",
 ]
-"""``pre-``: before anything changes, and a hook that fails refuses it."""
+"""``pre-`` events are before any change, and a hook that fails prevents the change."""
 
 _CONDITIONS: Final = ("", "success()", "failure()", "always()")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
@@ -62,8 +62,8 @@ class ActionHook:
     """A hook of an action.
 
     Attributes:
-        condition: when it runs: ``success()`` and empty, while none before it failed; ``failure()``; ``always()``.
-        url: with the query parameters of the file.
+        condition: when it runs: ``success()`` or empty: if no hook before it failed; ``failure()``; ``always()``.
+        url: includes the query parameters of the file.
         refusal: why it cannot run; empty: it can.
     """
 
@@ -77,10 +77,10 @@ class ActionHook:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action.
+    """An action: events, and the hooks that they run.
 
     Attributes:
-        events: each with the patterns of branches that it is for; none: all.
+        events: patterns of branches by event; no patterns: all branches.
     """
 
     name: str
@@ -88,16 +88,16 @@ class Action:
     hooks: tuple[ActionHook, ...]
 
     def concerns(self, event: str, branch: str) -> bool:
-        """Whether it is for an event on a branch."""
+        """Whether an event on a branch runs this action."""
         patterns = self.events.get(event)
         return patterns is not None and (not patterns or any(fnmatchcase(branch, pattern) for pattern in patterns))
 
 
 def parse_action(raw: bytes, *, file: str) -> Action:
-    """The action in a file.
+    """Parse the action in a file.
 
     Raises:
-        InvalidRequest: kind ``invalid_action``: it is not one, or says what is not done here.
+        InvalidRequest: kind ``invalid_action``: it is not an action, or asks for anything unsupported.
     """
     try:
         if len(raw) > ACTION_BYTES_MAX:
@@ -120,7 +120,7 @@ def parse_action(raw: bytes, *, file: str) -> Action:
 
 
 def _load(raw: bytes) -> dict[Any, Any]:
-    if raw.count(b"&") + raw.count(b"*") > 100:  # aliases of aliases would grow without end
+    if raw.count(b"&") + raw.count(b"*") > 100:  # nested aliases would expand without limit
         raise _invalid("it has too many anchors, aliases or stars")
     try:
         document = yaml.load(raw, Loader=_Loader)
@@ -132,7 +132,7 @@ def _load(raw: bytes) -> dict[Any, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data, in which ``on`` is a text, as in version 1.2 of YAML."""
+    """Loads plain data. As in YAML 1.2, ``on`` is a text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -202,7 +202,7 @@ def _pairs(name: str, values: Any) -> list[tuple[str, str]]:
 
 
 def _texts(properties: Mapping[Any, Any], name: str, *, hook: str) -> dict[str, Any]:
-    """A mapping of texts to texts or, of query parameters, lists of texts."""
+    """Parse a mapping of texts to texts, or for query parameters to lists of texts."""
     given = properties.get(name)
     if given is None:
         return {}
@@ -247,10 +247,10 @@ def _parse_url(given: Any, query: list[tuple[str, str]], *, hook: str) -> str:
 
 
 def _parse_timeout(given: Any, *, hook: str) -> int:
-    """Milliseconds of a duration as Go writes it, such as ``1m30s``."""
+    """Parse a duration in Go's form, such as ``1m30s``; in milliseconds."""
     if given is None or given == "":
         return TIMEOUT_MS_MAX
-    # Only a text is shown: lists that name one another may be longer, written out, than any memory.
+    # Only a text is shown: lists that refer to one another may not fit in memory when they are written out.
     text = given if isinstance(given, str) else ""
     pieces = _DURATION.findall(text)
     total_ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in pieces))

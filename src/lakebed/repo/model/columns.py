@@ -1,7 +1,7 @@
-"""Entries as columns, on their way to be staged: from pairs to an Arrow stream, and from a body back to a table.
+"""Entries to be staged, as columns: from pairs to an Arrow stream, and from a request's body back to a table.
 
-Owns: the schema of a staging message and its two forms, an Arrow IPC stream or a list of JSON rows. Invariants: what
-arrives is checked whole before anything is made of it.
+Owns: the schema of a staging message and its two forms, an Arrow IPC stream or a list of JSON rows. Invariants: a
+message is checked as a whole before any of it is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StageRow(msgspec.Struct, frozen=True):
 
 
 def check_pairs(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, Entry]]:
-    """Pairs as a list, if all of them are. Raises `InvalidRequest` (``wrong_type``)."""
+    """The entries as a list, if all are pairs of path and entry. Raises `InvalidRequest` (``wrong_type``)."""
     pairs = list(entries) if isinstance(entries, Iterable) else [entries]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -58,7 +58,7 @@ def check_pairs(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, Entry]]
 
 
 def columns_of(entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> pa.Table:
-    """Pairs of path and entry as a table; a table as it is.
+    """Pairs of path and entry as a table; a table unchanged.
 
     Raises:
         InvalidRequest: kind ``wrong_type``, ``invalid_entry``.
@@ -104,7 +104,7 @@ def table_of(body: bytes, *, content_type: str) -> pa.Table:
 
     Raises:
         InvalidRequest: kind ``invalid_body``.
-    Cost: of Arrow next to nothing; of JSON 2 us a row.
+    Cost: for Arrow almost none; for JSON 2 us a row.
     """
     if content_type.partition(";")[0].strip().lower() == ARROW_STREAM:
         return _from_arrow(body)

@@ -1,10 +1,10 @@
 """The commit graph: descent, order and changed paths of commits, as columns. Pure.
 
-Owns: the bytes of a segment (docs/format/repository.md: DO NOT CHANGE), and what can be asked of all commits at once.
-Everything in it follows from commits, which never change; so it may be incomplete, or missing, and is never wrong.
+Owns: the bytes of a segment (docs/format/repository.md: DO NOT CHANGE), and queries over all commits at once. The graph
+is derived from commits, which never change. So it may be incomplete or missing, but it is never wrong.
 
-Invariants: a commit has one position; its parents have smaller ones. A filter says of a path that the commit may have
-changed it against its first parent, or that it certainly did not.
+Invariants: a commit has one position, and its parents have smaller ones. A commit's filter says for a path either that
+the commit may have changed it against its first parent, or that it certainly did not.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ ID_BYTES: Final = 32
 NO_PARENT: Final = -1
 
 KEY_COUNT_MAX: Final = 8_192
-"""Most keys of a filter; a commit that changed more may have changed any path: its filter would be larger than what it
-saves."""
+"""Most keys of a filter. A commit with more has no filter, and may have changed any path: a filter would cost more than
+it saves."""
 _BITS_PER_KEY: Final = 10
 _PROBE_COUNT: Final = 7
-"""Bits of a key: with ten bits a key, one in a hundred unchanged paths is looked at in vain. Stored: DO NOT CHANGE."""
+"""Bits that a key sets. With ten bits a key, one in a hundred unchanged paths passes. Stored: DO NOT CHANGE."""
 UNKNOWN_LENGTH: Final = 0xFFFF_FFFF
-"""The length of a filter that is not there: the commit may have changed any path. Stored: DO NOT CHANGE."""
+"""Stands for the length of a missing filter: the commit may have changed any path. Stored: DO NOT CHANGE."""
 _CHECK_BYTES: Final = 8
 
 Flags = npt.NDArray[np.bool_]
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """Commits that follow one another in the graph. Numbers are little-endian."""
+    """Commits of consecutive positions. Numbers are little-endian."""
 
     first: int
-    """The position of the first."""
+    """The position of the first commit."""
     ids: bytes
-    """32 bytes each."""
+    """32 bytes a commit."""
     parent_counts: bytes
-    """u8 each."""
+    """u8 a commit."""
     parents: bytes
-    """u32: the positions of the parents of all, in order."""
+    """u32: the positions of the parents of all commits, in order."""
     generations: bytes
-    """u32 each."""
+    """u32 a commit."""
     times: bytes
-    """i64 each: `Commit.created_at_ms`."""
+    """i64 a commit: `Commit.created_at_ms`."""
     filter_lengths: bytes
-    """u32 each, in bytes; `UNKNOWN_LENGTH`: there is none. 0: nothing was changed."""
+    """u32 a commit, in bytes; `UNKNOWN_LENGTH`: it has no filter; 0: it changed nothing."""
     filters: bytes
-    """All filters, in order."""
+    """The filters of all commits, in order."""
 
     @property
     def count(self) -> int:
-        """Commits in it."""
+        """Number of commits in the segment."""
         return len(self.ids) // ID_BYTES
 
     def is_sound(self) -> bool:
@@ -86,13 +86,13 @@ _decode: Final = msgpack_decoder(Segment).decode
 
 
 def encode_segment(segment: Segment) -> bytes:
-    """The stored bytes: xxh3-64 (seed 0) of the rest, then MessagePack."""
+    """The bytes to store: xxh3-64 (seed 0) of the rest, then MessagePack."""
     body = _encode(segment)
     return xxh3_64_intdigest(body).to_bytes(_CHECK_BYTES, "little") + body
 
 
 def decode_segment(raw: bytes, *, first: int) -> Segment:
-    """The segment in some bytes.
+    """Decode a segment.
 
     Args:
         first: the position at which it must begin.
@@ -111,7 +111,7 @@ def decode_segment(raw: bytes, *, first: int) -> Segment:
 
 
 def path_keys(path: bytes) -> list[bytes]:
-    """What a filter holds of a path: itself, and every folder that it is in."""
+    """The keys of a path in a filter: the path, and every folder that contains it."""
     keys = [path]
     at = path.find(b"/")
     while at >= 0:
@@ -121,12 +121,12 @@ def path_keys(path: bytes) -> list[bytes]:
 
 
 def prefix_key(prefix: bytes) -> bytes | None:
-    """What to ask filters of a prefix: the folder it is in; None: it is in none, so anything may begin with it."""
+    """The key of a prefix in filters: the folder that contains it; None: it is in no folder, so filters do not help."""
     return prefix[: prefix.rfind(b"/") + 1] or None
 
 
 def build_filter(keys: Iterable[bytes]) -> bytes:
-    """The filter of distinct keys. Cost: about 2 us a key."""
+    """Build the filter of distinct keys. Cost: about 2 us a key."""
     hashes = [xxh3_64_intdigest(key) for key in keys]
     if not hashes:
         return b""
@@ -141,14 +141,14 @@ def build_filter(keys: Iterable[bytes]) -> bytes:
 
 
 class CommitGraph:
-    """Commits by position. Immutable, but for what is derived from it.
+    """Commits by position. Immutable.
 
     Args:
-        segments: sound, one behind another from position 0.
+        segments: sound, consecutive, from position 0.
 
     Attributes:
-        first_parents: by position; `NO_PARENT` where there is none.
-        other_parents: of merges, by position.
+        first_parents: the position of the first parent, by position; `NO_PARENT`: it has none.
+        other_parents: the positions of a merge's other parents, by position.
 
     Cost: about 1 us a commit. Memory: 150 bytes a commit, and its filter.
     """
@@ -178,7 +178,7 @@ class CommitGraph:
         return len(self.first_parents)
 
     def extend(self, commits: Sequence[tuple[str, Commit]]) -> CommitGraph:
-        """A graph with further commits, each behind its parents, of whose changes nothing is known."""
+        """A graph with further commits, without filters. Each commit must come after its parents."""
         if not commits:
             return self
         graph = copy(self)
@@ -223,18 +223,18 @@ class CommitGraph:
         return position
 
     def id_at(self, position: int) -> str:
-        """The id of a commit."""
+        """The id of the commit at a position."""
         indexed_count = len(self._prefixes)
         if position >= indexed_count:
             return self._tail_ids[position - indexed_count]
         return self._ids[position * ID_BYTES : (position + 1) * ID_BYTES].hex()
 
     def order_of(self, position: int) -> tuple[int, int, str]:
-        """Sorts commits as `lakebed.repo.references.commits.Walk` gives them."""
+        """The key that sorts commits in the order of `lakebed.repo.references.commits.Walk`."""
         return -int(self.generations[position]), -int(self.times[position]), self.id_at(position)
 
     def may_change(self, key: bytes) -> Flags:
-        """Of each commit, whether it may have changed a path, or something in a folder (`path_keys`).
+        """For each commit, whether it may have changed a path, or a path in a folder (`path_keys`).
 
         Cost: about 50 ns a commit.
         """
@@ -253,7 +253,7 @@ class CommitGraph:
         return flags
 
     def reach(self, starts: Iterable[int], *, first_parent: bool = False) -> Flags:
-        """Of each commit, whether it is one of the starts or they descend from it. Cost: about 0.1 us a commit."""
+        """For each commit, whether it is a start or an ancestor of one. Cost: about 0.1 us a commit."""
         marks = bytearray(len(self))
         last = NO_PARENT
         for start in starts:
@@ -271,7 +271,7 @@ class CommitGraph:
         return np.frombuffer(marks, np.bool_)
 
     def up_to(self, position: int) -> Flags:
-        """Of each commit, whether it is this one or comes before it in the order of a walk (`order_of`)."""
+        """For each commit, whether it is the one at `position`, or before it in the order of a walk (`order_of`)."""
         generation, time = self.generations[position], self.times[position]
         same = self.generations == generation
         flags: Flags = (self.generations > generation) | (same & (self.times > time))

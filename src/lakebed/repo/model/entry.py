@@ -1,11 +1,11 @@
-"""Values of paths: an identity in front, then the entry; and the addresses of new objects.
+"""Values of paths: an identity followed by the entry; and the addresses of new objects.
 
-Owns: the bytes of a value, ``identity (16 bytes) | msgpack(Entry)``, what two entries must share to be the same, and
-the names of uploaded objects. Layout: docs/format/repository.md. DO NOT CHANGE: values are stored.
+Owns: the bytes of a value, ``identity (16 bytes) | msgpack(Entry)``; what two entries must share to be the same; the
+names of uploaded objects. Layout: docs/format/repository.md. DO NOT CHANGE: values are stored.
 
-Invariants: two entries are the same exactly when their identities are equal, whatever their addresses and times; the
-bytes of an entry are one for equal entries, so that ranges of equal entries have equal hashes; `TOMBSTONE`, the empty
-value, has the identity zero, which no entry has.
+Invariants: two entries are the same exactly if their identities are equal, whatever their addresses and times. Equal
+entries have equal bytes, so that ranges of equal entries have equal hashes. `TOMBSTONE`, the empty value, has the
+identity zero, which no entry has.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lakebed.repo.model.model import Entry
 from lakebed.runtime import Environment
 
 IDENTITY_BYTES: Final = 16
-"""The first bytes of every value but a tombstone. On disk: DO NOT CHANGE."""
+"""Length of the identity, with which every value except a tombstone begins. On disk: DO NOT CHANGE."""
 
 SIZE_BYTES_MAX: Final = (1 << 63) - 1
-"""Largest reported sum of sizes; sizes of imported objects are given by their owner."""
+"""Largest reported sum of sizes. Sizes of imported objects may be anything: their owner states them."""
 
 _ADDRESS_START: Final = f"{DATA_FOLDER}/"
 _UPLOAD_START: Final = f"{UPLOAD_FOLDER}/"
@@ -43,32 +43,32 @@ _STR_8: Final = 0xD9
 _FIXED_NUMBER_MAX: Final = 0x7F
 _UINT_8: Final = 0xCC
 _UINT_64: Final = 0xCF
-"""First bytes of an entry, of texts and numbers in MessagePack."""
+"""The constants above: first bytes of an entry, of texts and of numbers in MessagePack."""
 _NUMBER_BYTES: Final = 8
-"""Of the largest number."""
+"""Bytes of the largest number."""
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode: Final = msgpack_decoder(Entry).decode
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The value of an entry. Equal entries have equal bytes. Cost: about 1.5 us."""
+    """Encode an entry as the value of a path. Equal entries have equal bytes. Cost: about 1.5 us."""
     same: tuple[Any, ...] = (entry.checksum, entry.size_bytes, entry.content_type, entry.metadata)
     if not entry.checksum:
-        same += (entry.address,)  # nothing is known of the bytes but where they are
+        same += (entry.address,)  # only the address identifies the bytes
     return blake2b(_encode(same), digest_size=IDENTITY_BYTES).digest() + _encode(entry)
 
 
 def encode_entries(entries: Sequence[Entry]) -> list[bytes]:
-    """The values of entries, in order. Cost: as `encode_entry`, each."""
+    """Encode entries, in order. Cost: that of `encode_entry` for each."""
     return [encode_entry(entry) for entry in entries]
 
 
 def decode_entry(value: bytes, *, where: str) -> Entry:
-    """The entry of a value that is not a tombstone.
+    """Decode the entry of a value that is not a tombstone.
 
     Args:
-        where: what the value was read from, for the error: a key, a path, a file.
+        where: the source of the value, for the error: a key, a path, a file.
 
     Raises:
         Corruption: the bytes are not an entry.
@@ -86,8 +86,8 @@ def identities(values: pa.BinaryArray, *, where: str = "a column of entries") ->
     """The identities of a column of values.
 
     Args:
-        values: encoded entries; tombstones and nulls are possible.
-        where: what the column was read from, for the error.
+        values: encoded entries; tombstones and nulls are allowed.
+        where: the source of the column, for the error.
 
     Returns:
         Shape (n, 2): two numbers a value; zeros for tombstones and nulls.
@@ -120,7 +120,7 @@ def identities(values: pa.BinaryArray, *, where: str = "a column of entries") ->
 
 
 def _pairs(values: pa.BinaryArray) -> npt.NDArray[np.uint64]:
-    """The 16 bytes from each byte of a column's content on, as two numbers each: a view."""
+    """A view of a column's content: row i has the 16 bytes that begin at byte i, as two numbers."""
     content = values.buffers()[2]
     count = content.size - IDENTITY_BYTES + 1
     return np.ndarray((count, 2), "<u8", cast(Any, content), 0, (1, 8))
@@ -131,11 +131,11 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
 
     Args:
         values: encoded entries without nulls.
-        where: what the column was read from, for the error.
+        where: the source of the column, for the error.
 
     Raises:
         Corruption: a value is not an entry.
-    Cost: about 30 ns a value: the sizes are read where msgpack has put them, without decoding the rest.
+    Cost: about 30 ns a value: the sizes are read at their places in the MessagePack, without decoding the rest.
     """
     sizes = np.zeros(len(values), np.uint64)
     offsets = offsets_of(values) if len(values) else np.zeros(1, np.int32)
@@ -155,7 +155,7 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
 
 
 def total_size(sizes: npt.NDArray[np.uint64]) -> int:
-    """The sum of sizes, at most `SIZE_BYTES_MAX`: records hold no larger number, and no sum wraps around."""
+    """The sum of sizes, limited to `SIZE_BYTES_MAX`: records cannot hold more, and the sum must not wrap around."""
     if not len(sizes):
         return 0
     fits = int(sizes.max()) <= SIZE_BYTES_MAX // len(sizes)
@@ -165,10 +165,13 @@ def total_size(sizes: npt.NDArray[np.uint64]) -> int:
 def _sizes_behind_addresses(
     values: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """The second field of values at these positions, and of which it is known: of all with common addresses."""
+    """Read the second field, the size, of the values between starts and stops, without decoding them.
+
+    Returns the sizes, and for each value whether its size is known: if the address is a text of up to 255 bytes.
+    """
     content = np.frombuffer(values.buffers()[2], np.uint8)
     begins, last = starts.astype(np.int64) + IDENTITY_BYTES, len(content) - 1
-    # Where the address begins and how long it is, then the number behind it: by the first byte of each (MessagePack).
+    # The first byte of the address gives its length, and the first byte behind it the width of the size (MessagePack).
     letters = content[begins + 1]
     ends = begins + 2 + (letters & _FIXED_STR_LENGTH)
     is_long = letters == _STR_8
@@ -185,12 +188,12 @@ def _sizes_behind_addresses(
 
 
 def new_address(environment: Environment) -> str:
-    """Where the bytes of a new object go: ``data/<ulid>``, of the present time."""
+    """A new address for an object's bytes: ``data/<ulid>``, of the present time."""
     return _ADDRESS_START + mint_file_id(environment=environment)
 
 
 def address_ulid(address: str) -> str | None:
-    """The ULID of an address that `new_address` made; None: it is imported, so never deleted."""
+    """The ULID of an address from `new_address`; None: the object is imported, and so never deleted."""
     if not address.startswith(_ADDRESS_START):
         return None
     ulid = address[len(_ADDRESS_START) :]
@@ -198,12 +201,12 @@ def address_ulid(address: str) -> str | None:
 
 
 def new_upload(environment: Environment) -> str:
-    """Where a URL that a vendor signs puts bytes, of the present time. No entry names it."""
+    """A new path, of the present time, for bytes that are put with a URL signed by a vendor. No entry names it."""
     return upload_path(mint_file_id(environment=environment))
 
 
 def is_upload(address: str) -> bool:
-    """Whether `new_upload` made an address, perhaps that of an older version: a bare id, which no collection takes."""
+    """Whether an address is from `new_upload`, or from its older version: a bare id, which no collection deletes."""
     return address.startswith(_UPLOAD_START) and (
         is_file_id(address[len(_UPLOAD_START) :]) or made_ulid(address) is not None
     )

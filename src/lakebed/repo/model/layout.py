@@ -39,23 +39,25 @@ from typing import Final
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 
 CLOCK_PATH: Final = "_clock"
-"""Put anew by each collection, and before old records are removed, to be told the store's time."""
+"""Written by each collection, and before old records are deleted, to learn the store's time."""
 DATA_FOLDER: Final = "data"
 RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"
 UPLOAD_FOLDER: Final = "uploads"
-"""Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
+"""Folder of bytes that are put with URLs signed by a vendor. While a URL is valid its bytes may be replaced, so linking
+copies them."""
 DERIVED_FOLDER: Final = "derived"
-"""What is made of tables in branches for Iceberg's clients. Nothing names it: each of it can be made again."""
+"""Folder of files that are made from tables in branches for Iceberg's clients. Nothing names them: all can be made
+again."""
 LAKEFS_FOLDER: Final = "_lakefs"
-"""Where lakeFS keeps its ranges and metaranges, in its storage namespaces and in dumps for it."""
+"""Folder in which lakeFS keeps its ranges and metaranges, in its storage namespaces and in dumps for it."""
 MARKER_PATH: Final = "_repository.json"
-"""Says whose namespace it is; created first, so that no second repository takes it."""
+"""States the owner of a namespace. It is created first, so that no second repository takes the namespace."""
 
 REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
 CATALOG_KEY: Final = b"home"
-"""The identity of this catalog; the record changes with each repository that is made."""
+"""The identity of this catalog. The record changes with each repository that is created."""
 IDENTITY_KEY: Final = b"identity"
 """Users, groups and policies of the server."""
 RECORD_FOLDERS: Final = frozenset(
@@ -64,9 +66,9 @@ RECORD_FOLDERS: Final = frozenset(
         b"pulls", b"reflog", b"runs", b"settings", b"staging", b"superseded", b"tags", b"tasks",
     )
 )  # fmt: skip
-"""What is behind a repository's ``r/<uid>/``. While there is more, a newer lakebed's, a collection deletes nothing."""
+"""The folders below ``r/<uid>/``. If there is another, of a newer lakebed, a collection deletes nothing."""
 SETTINGS: Final = frozenset((b"protected_branches", b"retention", b"webhooks"))
-"""The settings of a repository, likewise."""
+"""The settings of a repository. If there is another, a collection deletes nothing."""
 
 
 _CHECK_BYTES: Final = 8
@@ -79,9 +81,9 @@ _MADE: Final = re.compile(
 
 
 def made_ulid(path: str) -> str | None:
-    """The ULID in the name of an object that a repository makes; None: it gives no object that name. Pure.
+    """The ULID in the name of an object of a repository; None: a repository gives no object such a name. Pure.
 
-    What else is in its folders is another's, who had the folder before or has put it there.
+    An object with another name belongs to a program that had the folder before, or put it there.
     """
     match = _MADE.fullmatch(path)
     if match is None:
@@ -93,13 +95,16 @@ def made_ulid(path: str) -> str | None:
 
 
 def upload_path(ulid: str) -> str:
-    """Where a URL that a vendor has signed puts bytes. Programs of users name files by bare ids too. Pure."""
+    """The path of bytes that are put with a URL signed by a vendor. Pure.
+
+    It has a hash because users' programs name files by bare ids, too.
+    """
     check = hashlib.blake2b(ulid.encode(), digest_size=_CHECK_BYTES, person=b"lakebed upload").hexdigest()
     return f"{UPLOAD_FOLDER}/{ulid}-{check}"
 
 
 def name_ulid(path: str) -> str:
-    """The end of an object's name before its extension: of what a repository made the ULID that says when. Pure."""
+    """The end of an object's name, before the extension: for a repository's objects, the ULID with their time. Pure."""
     return path.rpartition("/")[2].partition(".")[0][-FILE_ID_CHARACTERS:]
 
 
@@ -109,7 +114,7 @@ def repository_key(name: str) -> bytes:
 
 
 def deletion_key(uid: str) -> bytes:
-    """What is remembered of a deleted repository until its objects and records are gone."""
+    """The record of a deleted repository, until its objects and records are gone."""
     return DELETED_PREFIX + uid.encode()
 
 
@@ -119,7 +124,7 @@ def access_key_key(access_key: str) -> bytes:
 
 
 def user_key_key(access_key: str) -> bytes:
-    """An access key of a user: not below ``keys/``, where an older server would find it and know no user."""
+    """An access key of a user. It is not below ``keys/``: an older server would find it there, and knows no users."""
     return b"user-keys/" + access_key.encode()
 
 
@@ -146,12 +151,12 @@ class Keys:
 
     @property
     def root(self) -> bytes:
-        """Before everything of this repository."""
+        """The prefix of all records of this repository."""
         return b"r/" + self.uid.encode() + b"/"
 
     @property
     def deleted(self) -> bytes:
-        """The note that the repository was deleted: while it is there, no branch or tag is created."""
+        """The note that the repository was deleted. While it exists, no branch or tag is created."""
         return deletion_key(self.uid)
 
     def branch(self, name: str = "") -> bytes:
@@ -163,7 +168,7 @@ class Keys:
         return self.root + b"tags/" + name.encode()
 
     def commit(self, commit_id: str = "") -> bytes:
-        """A commit; without an id the prefix of all, with the beginning of one that of those it abbreviates."""
+        """A commit; without an id the prefix of all, with the beginning of an id the prefix of those that have it."""
         return self.root + b"commits/" + commit_id.encode()
 
     def token(self, token_id: str) -> bytes:
@@ -191,11 +196,11 @@ class Keys:
         return self.root + b"settings/" + name.encode()
 
     def reflog(self, branch: str = "", ulid: str = "") -> bytes:
-        """Where a branch has been. Branch names hold no slash at their end, so ``<branch>/`` is one branch's prefix."""
+        """A line of the reference log. No branch name ends with a slash, so ``<branch>/`` is one branch's prefix."""
         return self.root + b"reflog/" + (f"{branch}/{ulid}".encode() if branch else b"")
 
     def expired(self, commit_id: str = "") -> bytes:
-        """A commit whose objects are about to go or are gone: nothing may refer to it any more."""
+        """A commit whose objects are being deleted, or are deleted. Nothing new may refer to it."""
         return self.root + b"expired/" + commit_id.encode()
 
     def supersession(self, ulid: str = "") -> bytes:
@@ -228,5 +233,5 @@ class Keys:
 
     @property
     def boundary(self) -> bytes:
-        """The ULID (text) below which uploads may be collected; absent: none was ever."""
+        """The ULID (text) below which uploads may be collected; absent: there was no collection yet."""
         return self.root + b"boundary"

@@ -1,10 +1,10 @@
-"""What a repository is made of: entries, tokens, branches, commits, ranges, differences. Pure data.
+"""The data of a repository: entries, tokens, branches, commits, ranges, differences. Pure data.
 
-Owns: the records of the key-value store. Their field names, and the order of fields where a struct is an array, are
+Owns: the records of the key-value store. Their field names, and the order of fields if a struct is an array, are
 stored: DO NOT CHANGE them; add fields at the end, with a default.
 
-Invariants: a path is text in the interface and UTF-8 bytes in every key, so paths are ordered by their bytes; a staging
-token never returns; the sealed tokens of a branch are ordered newest first; committed data is immutable.
+Invariants: a path is text in the interface and UTF-8 bytes in every key, so paths are ordered by their bytes. A staging
+token is never used again. The sealed tokens of a branch are ordered newest first. Committed data is immutable.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class StagingToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class MetarangeRef(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A metarange, as commits and branches name it."""
+    """The reference to a metarange that commits and branches hold."""
 
     id: str
-    """Content hash (hexadecimal): equal ids are equal paths and entries, whatever objects hold them."""
+    """Content hash (hexadecimal). Equal ids mean equal paths and entries, whatever objects hold them."""
     file: FileMeta | None = None
     """Its sorted file, whose id is ``<hash>-<ulid>``; None: there are no entries and no file."""
     entry_count: int = 0
@@ -88,7 +88,7 @@ class MetarangeRef(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class RangeMeta(msgspec.Struct, frozen=True):
-    """A range, as its metarange remembers it: the value under the range's largest path."""
+    """A range, as its metarange stores it: the value under the range's largest path."""
 
     id: str
     """Content hash (hexadecimal) of its paths and values."""
@@ -97,28 +97,30 @@ class RangeMeta(msgspec.Struct, frozen=True):
     size_bytes: int
     """Sum of the sizes of the objects."""
     ends_open: bool = False
-    """It is the last of a metarange and ended for want of rows: rows behind it would go into it, up to a break."""
+    """The range is a metarange's last, and ended because there were no more rows, not at a break. Rows added behind it
+    would belong to it, up to the next break."""
 
     @property
     def entry_count(self) -> int:
-        """Entries in it."""
+        """Number of entries in the range."""
         return self.file.row_count
 
 
 class Branch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The record of a branch. It is only ever changed by comparing it whole."""
+    """The record of a branch. Every change compares the whole record."""
 
     commit_id: str
     staging: StagingToken
     sealed: tuple[StagingToken, ...] = ()
     """Newest first."""
     compacted: MetarangeRef | None = None
-    """What the dropped tokens made of the head's entries; None: the head's entries themselves."""
+    """The head's entries after the changes of the dropped tokens; None: the head's entries themselves."""
     compaction_started_at_ms: int | None = None
     hidden: bool = False
     created_at_ms: int = 0
     closed_at_ms: int | None = None
-    """When a deletion that asks for an empty branch began to look: no row is staged until it ends, or a while later."""
+    """When a deletion that requires an empty branch closed it. No row is staged until the deletion ends, or until
+    `lakebed.repo.references.branches.CLOSED_MS` later."""
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,19 +155,19 @@ class RepositoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of a repository."""
 
     uid: str
-    """A ULID: what is left of a deleted repository of the same name is never met."""
+    """A ULID, so that the remains of a deleted repository of the same name are never used."""
     namespace: str
-    """Where its objects are: a folder relative to the storage of all repositories, or a URL."""
+    """The place of its objects: a folder relative to the storage of all repositories, or a URL."""
     default_branch: str
     created_at_ms: int
     read_only: bool = False
     metadata: dict[str, str] = {}
     is_shared: bool = False
-    """Its namespace held the files of lakeFS when it was made: what is not of this repository is never deleted."""
+    """Its namespace held lakeFS's files when the repository was made. Files of others are never deleted there."""
 
 
 class DeletedRepository(msgspec.Struct, frozen=True):
-    """What is left to be cleaned up of a deleted repository: its objects, then its records."""
+    """A deleted repository whose objects, and then records, are still to be deleted."""
 
     name: str
     record: RepositoryRecord
@@ -176,9 +178,9 @@ class CatalogRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record of a catalog of repositories."""
 
     id: str
-    """A ULID: markers in storage name it, so that two catalogs over one storage never take each other's namespace."""
+    """A ULID. Markers in storage name it, so that two catalogs over one storage never take each other's namespace."""
     created_count: int = 0
-    """Repositories made so far: its change shows a creation that another one was made meanwhile."""
+    """Number of repositories created so far. If it changes, a creation learns that there was another one meanwhile."""
 
 
 class Difference(msgspec.Struct, frozen=True):

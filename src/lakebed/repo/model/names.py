@@ -1,10 +1,10 @@
-"""What repositories, branches, tags and paths may be called, and how a reference is written. Pure.
+"""The names that repositories, branches, tags and paths may have, and the grammar of references. Pure.
 
 Owns: the rules of names, which are those of the server's clients, and the grammar of references:
 a name, then any number of steps ``~n`` and ``^n``, then at most one of ``@`` and ``$``.
 
-Invariants: no name of a branch or tag can be read as a reference with steps or a mode; a name that was accepted once
-stays acceptable, for it is stored.
+Invariants: no name of a branch or tag can be read as a reference with steps or a mode. A name that was accepted once
+stays valid, because it is stored.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ NAME_CHARACTERS_MAX: Final = 256
 """Longest name of a branch or tag."""
 
 PATH_BYTES_MAX: Final = 1024
-"""Longest path, in UTF-8: what object stores allow a key."""
+"""Longest path, in UTF-8: the limit of object stores for keys."""
 
 RESERVED_PREFIXES: Final = ("_lakefs/", "_lakebed/")
 """Paths below which only the system itself may write."""
 
 STEP_COUNT_MAX: Final = 1_000_000
-"""Largest number behind ``~`` or ``^``; a larger one is a slip of the keyboard."""
+"""Largest number behind ``~`` or ``^``; a larger one is a typing error."""
 
 ReferenceMode = Literal["@", "$"]
-"""``@``: only what is committed. ``$``: with what is staged."""
+"""``@``: only committed data. ``$``: with staged changes."""
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}", re.ASCII)
 _BRANCH: Final = re.compile(r"\w[-\w]*", re.ASCII)
 _NOT_IN_TAGS: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{")
 _TAG_ENDS: Final = (".", ".lock", "/", "@", "$")
 _REFERENCES_KEPT_MAX: Final = 256
-"""Texts of references that are kept taken apart: most reads name the same few."""
+"""Most parsed references that are cached: most reads name the same few."""
 _REFERENCE: Final = re.compile(r"(?P<name>[^~^\x00-\x20\x7f]+?)(?P<steps>(?:[~^][0-9]*)*)(?P<mode>[@$]?)")
 _STEP: Final = re.compile(r"([~^])([0-9]*)")
 _SURROUNDED_DOTS: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
@@ -48,28 +48,28 @@ _SURROUNDED_DOTS: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStep:
-    """A step from a commit to one before it."""
+    """A step from a commit to an ancestor."""
 
     kind: Literal["~", "^"]
-    """``~``: along first parents, `count` times. ``^``: to the parent number `count`, the first is 1."""
+    """``~``: along first parents, `count` times. ``^``: to parent number `count`; the first is 1."""
     count: int
     """0: stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceText:
-    """A reference, taken apart."""
+    """A parsed reference."""
 
     name: str
-    """Of a branch, a tag or a commit (perhaps abbreviated)."""
+    """The name of a branch or tag, or a commit's id, perhaps abbreviated."""
     steps: tuple[ReferenceStep, ...] = ()
-    """In the order in which they are taken."""
+    """The steps, in the order of the text."""
     mode: ReferenceMode | None = None
-    """Which state of a branch is read; None: the default of the operation."""
+    """The state of a branch to read; None: the default of the operation."""
 
 
 def check_repository_name(name: object) -> str:
-    """The name, if a repository can have it. Raises `InvalidRequest` (``invalid_repository_name``)."""
+    """Return the name if a repository can have it. Raises `InvalidRequest` (``invalid_repository_name``)."""
     if not isinstance(name, str) or _REPOSITORY.fullmatch(name) is None:
         raise InvalidRequest(
             f"{_quote(name)} cannot be a repository's name: it has 3 to 63 lower-case letters, digits and hyphens, and "
@@ -80,11 +80,11 @@ def check_repository_name(name: object) -> str:
 
 
 def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound:
-    """The error for a repository that is not there.
+    """The error for a missing repository.
 
     Args:
-        names: of those that exist, as far as the caller may see them.
-        url: where it was looked for.
+        names: the existing repositories that the caller may see.
+        url: where it was searched.
     """
     near = difflib.get_close_matches(name, names, n=3)
     if near:
@@ -99,7 +99,7 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
 
 
 def deletion_error(name: str) -> NotFound:
-    """The error of a handle whose repository was deleted."""
+    """The error for a handle whose repository was deleted."""
     return NotFound(
         f"Repository {name} was deleted: nothing is read from it or written to it. Open it again if another one "
         "has its name now.",
@@ -109,7 +109,7 @@ def deletion_error(name: str) -> NotFound:
 
 
 def check_branch_name(name: object) -> str:
-    """The name, if a branch can have it. Raises `InvalidRequest` (``invalid_branch_name``)."""
+    """Return the name if a branch can have it. Raises `InvalidRequest` (``invalid_branch_name``)."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS_MAX or _BRANCH.fullmatch(name) is None:
         raise InvalidRequest(
             f"{_quote(name)} cannot be a branch's name: it has 1 to {NAME_CHARACTERS_MAX} letters, digits, underscores "
@@ -120,7 +120,7 @@ def check_branch_name(name: object) -> str:
 
 
 def check_tag_name(name: object) -> str:
-    """The name, if a tag can have it. Raises `InvalidRequest` (``invalid_tag_name``)."""
+    """Return the name if a tag can have it. Raises `InvalidRequest` (``invalid_tag_name``)."""
     if (
         not isinstance(name, str)
         or not 0 < len(name) <= NAME_CHARACTERS_MAX
@@ -137,13 +137,13 @@ def check_tag_name(name: object) -> str:
 
 
 def check_path(path: object, *, writing: bool = False) -> bytes:
-    """The path's bytes, as in keys, if an object can have it.
+    """Return a path's bytes, as in keys, if an object can have the path.
 
-    Spaces, ``%``, ``+``, any letters, empty segments and a slash in front are as good as others: paths are names, not
-    folders, and nothing is normalised.
+    Spaces, ``%``, ``+``, any letters, empty segments and a leading slash are valid: paths are names, not folders, and
+    are not normalised.
 
     Args:
-        writing: refuse also what only the system writes (`RESERVED_PREFIXES`).
+        writing: also refuse paths that only the system writes (`RESERVED_PREFIXES`).
 
     Raises:
         InvalidRequest: kind ``invalid_path`` or ``reserved_path``.
@@ -167,7 +167,7 @@ def check_path(path: object, *, writing: bool = False) -> bytes:
 
 
 def check_paths(paths: Sequence[str]) -> list[bytes]:
-    """`check_path` of many paths to write, in order. Cost: about 0.1 us a path where all are well."""
+    """`check_path` for many paths to write, in order. Cost: about 0.1 us a path if all are valid."""
     if set(map(type, paths)) <= {str}:
         joined = "\n".join(paths)
         reserved = any(prefix in joined for prefix in RESERVED_PREFIXES)
@@ -175,12 +175,12 @@ def check_paths(paths: Sequence[str]) -> list[bytes]:
             keys = joined.encode().split(b"\n") if paths else []
             if len(keys) == len(paths) and all(keys) and max(map(len, keys), default=0) <= PATH_BYTES_MAX:
                 return keys
-    # Something may be wrong, or a path has more than one line: one by one, for the sentence.
+    # A path may be invalid, or has more than one line: check each, for the exact error.
     return [check_path(path, writing=True) for path in paths]
 
 
 def check_prefix(prefix: object, *, writing: bool = False) -> bytes:
-    """The bytes of a prefix of paths; it may be empty. Arguments and errors as `check_path`."""
+    """Return the bytes of a prefix of paths, which may be empty. Arguments and errors as `check_path`."""
     key = _path_bytes(prefix, "prefix")
     assert isinstance(prefix, str)
     if writing and prefix.startswith(RESERVED_PREFIXES):
@@ -210,7 +210,7 @@ def _path_bytes(path: object, what: str) -> bytes:
 
 
 def check_amount(amount: object) -> int | None:
-    """The length of a page, no larger than a list can be; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
+    """Return a page's length, limited to a list's maximum; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
     if amount is None:
         return None
     if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
@@ -219,10 +219,10 @@ def check_amount(amount: object) -> int | None:
 
 
 def parse_reference(text: object) -> ReferenceText:
-    """A reference taken apart: ``name``, steps ``~n`` ``^n`` (without a number: 1), then at most one of ``@`` ``$``.
+    """Parse a reference: ``name``, steps ``~n`` ``^n`` (without a number: 1), then at most one of ``@`` ``$``.
 
     Raises:
-        InvalidRequest: kind ``invalid_reference``; it is empty, holds spaces, or has something behind its steps.
+        InvalidRequest: kind ``invalid_reference``: it is empty, has spaces, or has other text behind its steps.
     """
     return _parse_reference(text) if isinstance(text, str) else _match_reference(text)
 
@@ -254,7 +254,7 @@ def _match_reference(text: object) -> ReferenceText:
 
 
 def _quote(name: object) -> str:
-    """A name as a sentence quotes it: shortened, with escapes for unprintable characters."""
+    """A name as error messages quote it: shortened, with escapes for unprintable characters."""
     if not isinstance(name, str):
         return f"a value of type {type(name).__name__}"
     return repr(name) if len(name) <= 80 else repr(name[:77] + "...")

@@ -1,7 +1,7 @@
-"""Positions in the log of commits: where a page ended, so that the next one does not walk from the head again.
+"""Positions in the log of commits: where a page ended, so that the next page does not walk from the head again.
 
 Owns: the form of a position, and how many a process keeps. Invariants: a position names all commits that were met and
-not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile.
+not yet shown. So the rest of the log depends on the position alone, even if the head has moved meanwhile.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 
 _WAITING_MAX: Final = 64
-"""Most commits of a written position: 43 characters each, in the query of a URL."""
+"""Most waiting commits of a position's text: 43 characters each, in the query of a URL."""
 KEPT_MAX: Final = 128
-"""Where the last pages of logs ended, by where they began: for callers that page by the ids of commits, because without
-it each page would walk from the head to that commit."""
+"""Most positions that a process keeps. They serve callers that page by ids of commits: without its position, each page
+would walk from the head to that commit."""
 KEPT_BYTES_MAX: Final = 1 << 20
 WAITING_BYTES: Final = 128
-"""Of the id of a commit that waits."""
+"""Memory of the id of one waiting commit."""
 _ID_BYTES: Final = 32
 _MARK: Final = "."
-"""Between the last commit shown and those that wait. No reference has it behind a commit's id."""
+"""Separates the last shown commit from the waiting ones. No reference has it behind a commit's id."""
 
 
 def format_position(id: str, waiting: Sequence[str]) -> str:
-    """A position as text: the last commit shown, then those that wait; of too many the last commit alone."""
+    """A position as text: the last shown commit, then the waiting ones, unless there are more than `_WAITING_MAX`."""
     if not waiting or len(waiting) > _WAITING_MAX:
         return id
     raw = b"".join(bytes.fromhex(commit_id) for commit_id in sorted(waiting))
@@ -34,7 +34,7 @@ def format_position(id: str, waiting: Sequence[str]) -> str:
 
 
 def parse_position(text: str) -> tuple[str, Sequence[str] | None]:
-    """The last commit shown, and those that wait; None: the text is a commit's id alone.
+    """Parse a position: the last shown commit and the waiting ones; None: the text is a commit's id alone.
 
     Raises:
         InvalidRequest: kind ``invalid_position``.

@@ -1,8 +1,8 @@
-"""Sorted rows of paths and values: laid over one another, cut, and turned into the rows of sorted files and back.
+"""Sorted rows of paths and values: overlay and cut them, and convert them to and from the rows of sorted files.
 
-Owns: what a stack of layers reads as. Invariants: rows are batches of `ROWS_SCHEMA`, sorted, each path once in a
-source; of a path the newest source that has it decides, whether with an entry or with a tombstone; memory is bounded
-by `lakebed.lsm.merge`. No row becomes a Python object.
+Owns: the result of reading a stack of layers. Invariants: rows are batches of `ROWS_SCHEMA`, sorted, each path once in
+a source. For each path, the newest source that has it decides, with an entry or a tombstone. `lakebed.lsm.merge` bounds
+the memory. No row becomes a Python object.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model.model import ROWS_SCHEMA
 
 GATHERED_ROW_COUNT: Final = 8_192
-"""Rows of a gathered batch: some megabytes at most."""
+"""Most rows of a gathered batch: some megabytes."""
 
 Interval = tuple[bytes, bytes | None]
-"""Half-open range of paths, or keys; an end of None: up to the last."""
+"""Half-open range of paths or keys. An end of None means up to the last."""
 
 
 def overlay(sources: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """What sorted sources read as together: of every path the row of the newest source that has it.
+    """Overlay sorted sources: for every path, return the row of the newest source that has it.
 
     Args:
-        sources: newest first; batches of `ROWS_SCHEMA`, sorted each and one behind another, each path once in a source.
+        sources: newest first. Each has batches of `ROWS_SCHEMA`, sorted within and across batches, each path once.
 
     Returns:
-        Batches of `ROWS_SCHEMA`, none empty, sorted, each path once; tombstones among them. The first come after a few
-        rows of every source, and what one source has alone passes through without a copy.
+        Batches of `ROWS_SCHEMA`, none empty, sorted, each path once, tombstones included. The first batches need only a
+        few rows of every source. Rows of a single source are passed on without a copy.
 
     Cost: about 0.05 us a row where sources do not overlap, 0.3 us where they do; memory as
     `lakebed.lsm.merge.cut_windows`.
@@ -54,7 +54,7 @@ def overlay(sources: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBa
 def _begin(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
     """The batches of a source that are not empty; None: there are none.
 
-    Reads the first: mostly only one layer has rows in a place, and then they need not be laid over one another.
+    Reads the first batch: usually only one layer has rows in a stretch, and then no overlay is needed.
     """
     batches = (batch for batch in source if batch.num_rows)
     first = next(batches, None)
@@ -72,18 +72,18 @@ def _newest(window: Window) -> Iterator[pa.RecordBatch]:
     if parts is not None:
         yield from (path_rows(part.rows) for part in parts)
         return
-    # Nothing of these rows ends or is combined: tombstones of paths are rows like others, with an empty value.
+    # These rows never expire and are not combined. Tombstones of paths are rows like others, with an empty value.
     for batch in visible(window.merge_parts(), sequence=None, now_ms=0, operator=None).to_batches():
         yield pa.RecordBatch.from_arrays(batch.columns, schema=ROWS_SCHEMA)
 
 
 def prefix_range(prefix: bytes) -> Interval:
-    """The half-open range of the paths, or keys, that begin with a prefix; an end of None: up to the last."""
+    """The half-open range of the paths or keys that begin with a prefix. An end of None means up to the last."""
     return prefix, prefix_end(prefix)
 
 
 def join_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Half-open ranges as few as can be: sorted, disjoint, not touching, none empty. Cost: a sort."""
+    """Join half-open ranges to as few as possible: sorted, disjoint, not touching, none empty. Cost: a sort."""
     spans: list[Interval] = []
     for start, end in sorted(intervals, key=lambda interval: interval[0]):
         if end is not None and start >= end:
@@ -97,7 +97,7 @@ def join_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that are entries; the batch itself when all are. Cost: about 2 ns a row, 20 where some are not."""
+    """The rows that are entries; the batch itself if all are. Cost: about 2 ns a row, 20 ns if some are not."""
     if not batch.num_rows:
         return batch
     present = np.diff(offsets_of(batch.column(1))) > 0
@@ -105,10 +105,10 @@ def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def gather_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: what handles a batch at a time pays some 10 us for each.
+    """Gather rows in fewer batches, because handling a batch costs some 10 us.
 
-    The first comes as it is, so that who wants few rows waits for few; each next one has twice as many rows, up to
-    `GATHERED_ROW_COUNT`. Cost: a copy.
+    The first batch is unchanged, so that a caller that wants few rows does not wait for many. Each next batch has up to
+    twice as many rows, up to `GATHERED_ROW_COUNT`. Cost: a copy.
     """
     pending: list[pa.RecordBatch] = []
     held_count = wanted_count = 0
@@ -124,7 +124,7 @@ def gather_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def clip_rows(batch: pa.RecordBatch, *, start: bytes | None = None, end: bytes | None = None) -> pa.RecordBatch:
-    """The rows with paths in [start, end), None: open; a view. Cost: some 10 us, whatever the size."""
+    """A view of the rows with paths in [start, end); None: open. Cost: some 10 us, whatever the size."""
     paths = KeyColumn(batch.column(0))
     low = 0 if start is None else paths.lower_bound(start)
     high = batch.num_rows if end is None else paths.lower_bound(end)
@@ -132,12 +132,12 @@ def clip_rows(batch: pa.RecordBatch, *, start: bytes | None = None, end: bytes |
 
 
 def rows_of(paths: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
-    """A batch of `ROWS_SCHEMA` of Python bytes, as many values as paths."""
+    """A batch of `ROWS_SCHEMA` from Python bytes. There must be as many values as paths."""
     return pa.RecordBatch.from_arrays([pa.array(paths, pa.binary()), pa.array(values, pa.binary())], schema=ROWS_SCHEMA)
 
 
 def lsm_rows(batch: pa.RecordBatch, *, sequence: int = 0) -> pa.RecordBatch:
-    """Rows of `ROWS_SCHEMA` as rows of sorted files (`lakebed.lsm.model.ROW_SCHEMA`), all of one sequence.
+    """Rows of `ROWS_SCHEMA` as rows of sorted files (`lakebed.lsm.model.ROW_SCHEMA`), all with one sequence number.
 
     Paths and values are shared, not copied. Cost: some 10 us, 2 ns a row.
     """

@@ -1,1 +1,1 @@
-"""Commits, branches and tags, and how a text becomes one of them."""
+"""Commits, branches and tags, and how a reference's text is resolved to one of them."""

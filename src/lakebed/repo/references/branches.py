@@ -1,9 +1,12 @@
-"""Branches: made, listed, deleted, brought back.
+"""Create, list, delete and undelete branches.
 
-Owns: the record of a branch from its beginning to its end; in between its head moves in `lakebed.repo.heads.heads` and
-its tokens in staging. Invariants: a branch's record, the line of the reference log and the marks of tokens that it
-drops are written at once, by comparing the record whole; so a seal or a commit that races with a delete either is seen
-by it or fails, and no token is forgotten. A new branch has a token that never was before.
+Owns: how a branch's record begins and ends. In between, `lakebed.repo.heads.heads` moves its head, and staging changes
+its tokens. Invariants:
+
+- A branch's record, the line of the reference log and the marks of dropped tokens are written in one write, which
+  compares the whole record. So a seal or a commit that races with a deletion is either seen by it or fails, and no
+  token is forgotten.
+- A new branch has a token that was never used before.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from lakebed.repo.references.tags import find_tag, name_taken, refuse_deleted, r
 def find_branch(
     context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
 ) -> tuple[Branch, bytes] | None:
-    """A branch's record and its bytes; None when there is none. Raises `Corruption`. Cost: 1 linearizable read."""
+    """Load a branch's record and its bytes; None: no such branch. Raises `Corruption`. Cost: 1 linearizable read."""
     key = context.keys.branch(name)
     raw = (context.key_value if snapshot is None else snapshot).get(key)
     return None if raw is None else (decode_record(raw, Branch, key=key), raw)
@@ -42,7 +45,7 @@ def find_branch(
 def load_branch(
     context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
 ) -> tuple[Branch, bytes]:
-    """A branch's record, and its bytes to compare it by.
+    """Load a branch's record, and its bytes, which a conditional write compares.
 
     Raises:
         NotFound: kind ``branch_not_found``.
@@ -60,9 +63,9 @@ def load_branch(
 
 
 def peek_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
-    """The same as this process knows it, for what a conditional write proves later. Raises as `load_branch`.
+    """As `load_branch`, but the record may be stale: a conditional write must prove it later.
 
-    That there is none is true, not only what this process knows. Cost: 1 peek.
+    An answer that there is no such branch is never stale. Cost: 1 peek; without a peeked record that of `load_branch`.
     """
     key = context.keys.branch(check_branch_name(name))
     raw = context.key_value.peek(key)
@@ -70,13 +73,13 @@ def peek_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
 
 
 def is_bare(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> bool:
-    """Whether a repository has neither a branch nor a tag: a dump is to be restored into it. Cost: 2 seeks."""
+    """Whether a repository has neither a branch nor a tag, so that a dump can be restored into it. Cost: 2 seeks."""
     prefixes = (context.keys.branch(), context.keys.tag())
     return all(next(iter(snapshot.scan(*prefix_range(prefix))), None) is None for prefix in prefixes)
 
 
 def load_default(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> Branch | None:
-    """The default branch; None: the repository is bare. Raises as `load_branch`. Cost: 1 read."""
+    """Load the default branch; None: the repository is bare. Raises as `load_branch`. Cost: 1 read."""
     name = context.record.default_branch
     default = find_branch(context, name, snapshot=snapshot)
     if default is None and not is_bare(context, snapshot=snapshot):
@@ -85,7 +88,7 @@ def load_default(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> B
 
 
 def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Conflict:
-    """The error of an operation that lost every race for a branch."""
+    """The error for an operation that lost every race for a branch's record."""
     of = f"branch {branch} of repository {context.name}"
     return race_error(operation, of=of, kind="branch_moved", repository=context.name, branch=branch)
 
@@ -93,14 +96,14 @@ def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Con
 def create_branch(
     context: RepositoryContext, name: str, *, source: str, hidden: bool = False, committer: str = ""
 ) -> Branch:
-    """Make a branch whose head is the commit that a reference leads to.
+    """Create a branch whose head is the commit that a reference resolves to.
 
-    What is staged on a source branch is not in it: the new branch begins with the commit.
+    Changes that are staged on a source branch are not included: the new branch begins with the commit.
 
     Args:
-        source: a reference; ``branch$`` is refused, for staged changes have no commit.
+        source: a reference; ``branch$`` is refused because staged changes have no commit.
         hidden: not listed by default; for branches of a transaction.
-        committer: who is named in the reference log.
+        committer: the name for the reference log.
 
     Raises:
         AlreadyExists: kind ``branch_exists`` or ``tag_exists``: the name is taken.
@@ -128,13 +131,13 @@ def create_branch(
 def _create(
     context: RepositoryContext, name: str, *, commit_id: str, hidden: bool, what: str, committer: str
 ) -> Branch:
-    """Put record and line at once, where no branch or tag has the name and the commit has not expired."""
+    """Write record and line in one write, if no branch or tag has the name and the commit has not expired."""
     branch = Branch(commit_id, new_token(context.environment), hidden=hidden, created_at_ms=context.now_ms())
     key = context.keys.branch(name)
     line = reflog_line(context, name, before=None, after=commit_id, what=what, committer=committer)
     tag_key = context.keys.tag(name)
     _refuse_taken(context, name)
-    expired_tag = context.key_value.get(tag_key)  # one that lives was refused
+    expired_tag = context.key_value.get(tag_key)  # a live tag was refused above
     try:
         write_unique(
             context.key_value,
@@ -161,18 +164,18 @@ def _refuse_taken(context: RepositoryContext, name: str) -> None:
 
 
 def delete_branch(context: RepositoryContext, name: str, *, committer: str = "", head: str | None = None) -> Branch:
-    """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
+    """Delete a branch and its staged changes. `undelete_branch` can bring it back with its head.
 
     Args:
-        head: the commit that has to be its head; None: any.
+        head: the commit that must be its head; None: any.
 
     Raises:
         NotFound: kind ``branch_not_found``.
         InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.
-        Conflict: kind ``branch_moved``: it has another head, or it kept changing,
-            `RepositoryOptions.publish_tries_max` times.
+        Conflict: kind ``branch_moved``: it has another head, or it changed during each of
+            `RepositoryOptions.publish_tries_max` tries.
         OutcomeUnknown: look before you retry.
-    Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
+    Cost: 1 read and 1 write of the key-value store. The background removes the staged rows later.
     """
     load_branch(context, name)
     check_not_default(name, default=context.record.default_branch, repository=context.name)
@@ -198,7 +201,7 @@ def _check_head(context: RepositoryContext, name: str, branch: Branch, head: str
 
 
 CLOSED_MS: Final = 10_000
-"""How long a branch may stay closed, by the clock of a writer: a process that closed it may have died."""
+"""How long a branch may stay closed, by the clock of a writer: the process that closed it may have died."""
 
 
 def delete_empty_branch(
@@ -209,16 +212,16 @@ def delete_empty_branch(
     committer: str = "",
     head: str | None = None,
 ) -> bool:
-    """Delete a branch if it is empty, so that nothing which is acknowledged meanwhile goes with it.
+    """Delete a branch if it is empty, without losing a write that is acknowledged meanwhile.
 
-    The branch is closed first: no row is staged on it until this ends. A process that dies here leaves it closed for
-    `CLOSED_MS`; then the next writer opens it again, and a deletion that continues later is refused.
+    The branch is closed first: no row is staged on it until this function returns. If the process dies, the branch
+    stays closed for `CLOSED_MS`. Then the next writer opens it again, and a deletion that continues later is refused.
 
     Args:
-        is_empty: looks at the branch, once it is closed.
-        head: as of `delete_branch`.
+        is_empty: called once the branch is closed.
+        head: as in `delete_branch`.
 
-    Returns whether it was empty, and is deleted. Raises as `delete_branch`. Cost: as `delete_branch`, and 1 write.
+    Returns whether it was empty, and so was deleted. Raises as `delete_branch`. Cost: as `delete_branch`, and 1 write.
     """
     check_not_default(name, default=context.record.default_branch, repository=context.name)
     check_deletable(context, name)
@@ -245,7 +248,11 @@ def delete_empty_branch(
 
 
 def reopen_branch(context: RepositoryContext, name: str, closed: bytes) -> None:
-    """Let rows be staged on a closed branch again; a no-op when its record is another one by now."""
+    """Let rows be staged on a closed branch again; a no-op if its record has changed since.
+
+    Args:
+        closed: the bytes of the closed record.
+    """
     key = context.keys.branch(name)
     record = msgspec.structs.replace(decode_record(closed, Branch, key=key), closed_at_ms=None)
     with suppress(Conflict):
@@ -253,7 +260,7 @@ def reopen_branch(context: RepositoryContext, name: str, closed: bytes) -> None:
 
 
 def _traces(context: RepositoryContext, name: str, branch: Branch, committer: str) -> list[tuple[bytes, bytes]]:
-    """What a deletion leaves: its line, marks of the tokens that go, and of the compacted state."""
+    """The rows that a deletion leaves: its line, and marks of the dropped tokens and of the compacted state."""
     dropped = str(context.now_ms()).encode()
     puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
     puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
@@ -272,7 +279,7 @@ def check_not_default(name: str, *, default: str, repository: str) -> None:
 
 
 def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
-    """Bring a deleted branch back, with the head it had; what was staged on it is gone.
+    """Bring a deleted branch back with the head that it had. Its staged changes are lost.
 
     Raises:
         NotFound: kind ``branch_not_deleted``: no branch of that name was deleted in the last
@@ -306,7 +313,7 @@ def list_branches(
     hidden: bool = False,
     snapshot: KeyValueSnapshot | None = None,
 ) -> Iterator[tuple[str, Branch]]:
-    """Names and records, in the order of names, lazily.
+    """Iterate over names and records of branches, in the order of names, lazily.
 
     Args:
         after: only names greater than this.

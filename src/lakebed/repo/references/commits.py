@@ -1,7 +1,7 @@
-"""Commits: their ids, how they are loaded, and how they descend from one another.
+"""Commits: their ids, loading them, and their descent.
 
-Owns: `commit_id`, and every walk over parents. Invariants: a commit never changes; its generation is greater than that
-of each of its parents, so a walk by falling generation meets a commit after all that descend from it.
+Owns: `commit_id`, and every walk over parents. Invariants: a commit never changes. Its generation is greater than that
+of each of its parents, so a walk by falling generation meets a commit after all its descendants.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, not_unicode
 
 COMMIT_ID_CHARACTERS: Final = 64
-"""Length of an id: a SHA-256, in hexadecimal."""
+"""Length of an id, which is a SHA-256 in hexadecimal."""
 SHOWN_CHARACTERS: Final = 12
-"""Characters of an id that a person reads."""
+"""Characters of an id that are shown to people."""
 
 HEXADECIMAL: Final = frozenset("0123456789abcdef")
-"""Of which ids consist."""
+"""The characters of ids."""
 
 
 class Records(Protocol):
-    """Where records are read: a key-value store, or a snapshot of it."""
+    """A source of records: a key-value store, or a snapshot of it."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The record, or None."""
+        """Return a record's bytes; None: there is no such record."""
 
 
 def commit_id(commit: Commit) -> str:
-    """The id of a commit: SHA-256 over its contents; which objects hold its metarange does not matter.
+    """The id of a commit: SHA-256 over its contents. It does not depend on which objects hold the metarange.
 
     Raises:
         InvalidRequest: kind ``invalid_text``: its message, committer or metadata is not valid Unicode.
@@ -62,11 +62,12 @@ def is_commit_id(text: str) -> bool:
 
 
 def find_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit | None:
-    """A commit by its whole id; None when there is none.
+    """Load a commit by its whole id; None: there is no such commit.
 
     Raises:
         Corruption: its record is damaged.
-    Cost: 1 read of the key-value store; without `snapshot` what this process knows is enough, for commits never change.
+    Cost: 1 read of the key-value store. Without `snapshot`, a record that this process already has is used: commits
+    never change.
     """
     key = context.keys.commit(id)
     if snapshot is not None:
@@ -79,7 +80,7 @@ def find_commit(context: RepositoryContext, id: str, *, snapshot: Records | None
 
 
 def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit:
-    """A commit by its whole id.
+    """Load a commit by its whole id.
 
     Raises:
         NotFound: kind ``commit_not_found``.
@@ -98,7 +99,7 @@ def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None
 
 
 def load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
-    """A commit that another one names: it is there, or something is lost."""
+    """Load a commit that `child` names as a parent. Raises `Corruption` if it is missing."""
     commit = find_commit(context, id, snapshot=snapshot)
     if commit is None:
         raise Corruption(
@@ -110,17 +111,17 @@ def load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Re
 
 
 class Walk(Iterator[tuple[str, Commit]]):
-    """Commits and everything they descend from, lazily, each once.
+    """Iterate over commits and all their ancestors, lazily, each once.
 
-    Order: by falling generation, of one generation the later first, then by id; so a commit comes before its parents.
-    The order does not depend on where a walk began, so a walk from `waiting` continues exactly where this one is.
+    Order: by falling generation, then by falling time, then by id. So a commit comes before its parents. The order does
+    not depend on the starts, so a walk from `waiting` continues exactly where this one is.
 
     Args:
         starts: ids, at least one.
         first_parent: follow only the first parent of each.
 
     Raises:
-        NotFound: kind ``commit_not_found``: there is no commit of one of the `starts`.
+        NotFound: kind ``commit_not_found``: one of the `starts` does not exist.
         Corruption: a record is damaged, or a parent is missing.
     Cost: 1 read of the key-value store a commit.
     """
@@ -153,7 +154,7 @@ class Walk(Iterator[tuple[str, Commit]]):
 
     @property
     def waiting(self) -> list[str]:
-        """The commits that were met and are not yet given, in no order: all that is left descends from them."""
+        """The commits that were met and not yet returned, in no order. The rest of the walk are these and ancestors."""
         return [id for _, _, id, _ in self._heap]
 
     def _push(self, id: str, commit: Commit) -> None:
@@ -165,16 +166,19 @@ _RIGHT: Final = 2
 
 
 class TooFar(Exception):
-    """A walk has met as many commits as it may."""
+    """Raised by a walk that has met more commits than its limit."""
 
 
 def walk_to_merge_base(
     context: RepositoryContext, left: str, right: str, *, count_max: int | None, snapshot: Records | None
 ) -> str | None:
-    """`lakebed.repo.references.history.merge_base` by the records alone.
+    """`lakebed.repo.references.history.merge_base`, from the records alone.
+
+    Args:
+        count_max: most commits to meet; None: no limit.
 
     Raises:
-        TooFar: it is behind `count_max` commits; None: any number.
+        TooFar: the walk met more than `count_max` commits.
         As `Walk`.
     Cost: 1 read of the key-value store for each commit that is newer than the answer.
     """
@@ -190,7 +194,7 @@ def walk_to_merge_base(
             raise TooFar
         _, _, here = heapq.heappop(waiting)
         if sides[here] == _LEFT | _RIGHT:
-            return here  # everything that descends from it was met before: none of that is common
+            return here  # its descendants were all met before, and none of them is common
         for parent_id in known[here].parents:
             if parent_id not in known:
                 parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=snapshot)
@@ -200,7 +204,7 @@ def walk_to_merge_base(
 
 
 def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
-    """Commits that `head` descends from and `onto` does not, both included; in the order of `Walk`.
+    """Iterate over `head` and its ancestors, without `onto` and the ancestors of `onto`, in the order of `Walk`.
 
     Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
     """
@@ -210,7 +214,8 @@ def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tup
     waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
     heapq.heapify(waiting)
     wanted_count = sum(side == _LEFT for side in sides.values())
-    while wanted_count:  # of those that wait: what descends from a commit is met before it, so its side is final then
+    # Ends when no waiting commit is only `head`'s. A commit is taken after all its descendants: its side is final then.
+    while wanted_count:
         _, _, here = heapq.heappop(waiting)
         side = sides[here]
         if side == _LEFT:

@@ -1,11 +1,15 @@
 """The index of a repository's history: the commit graph in the records, how it grows, and walks through it.
 
-Owns: `index_history`, which adds commits, and `open_graph`, which reads it. Invariants: segments are only appended to,
-each write expects the segment as it was read, so two processes that index at once never mix; a commit is in it behind
-its parents. What a walk through the graph gives is what a walk through the records gives: filters only spare the look
-at commits that have certainly not changed a path. A damaged segment is as good as none, and is written again.
+Owns: `index_history`, which adds commits, and `open_graph`, which reads the graph. Invariants:
 
-Why, and what else was possible: docs/design/0060-history-index.md.
+- Segments are only appended to. Each write expects the segment as it was read, so two processes that index at once
+  never mix their commits.
+- A commit's position is behind those of its parents.
+- A walk through the graph returns the same as a walk through the records. Filters only avoid reading commits that have
+  certainly not changed a path.
+- A damaged segment counts as missing, and is written again.
+
+Reasons and alternatives: docs/design/0060-history-index.md.
 """
 
 from __future__ import annotations
@@ -38,25 +42,25 @@ from lakebed.repo.references.commits import TooFar, find_commit, load_commit, lo
 
 SEGMENT_COMMITS_MAX: Final = 1_024
 SEGMENT_FILTER_BYTES_MAX: Final = 512 << 10
-"""A segment that has so many commits, or so much of filters, is full; the next commits begin another."""
+"""A segment with this many commits, or this many bytes of filters, is full. The next commits begin a new segment."""
 
 TAIL_COUNT_MAX: Final = 1_000
-"""Commits of one question that may be missing in the index; with more the records are walked."""
+"""Most commits of one walk that may be missing in the index; with more, the records are walked."""
 
 WALKED_COUNT_MAX: Final = 256
-"""Commits that a search for a merge base reads before it asks the index: most are near."""
+"""Commits that a search for a merge base meets before it uses the index: most merge bases are near."""
 
 _BATCH_COUNT: Final = 64
-"""Commits whose filters are made between two looks whether to stop."""
+"""Commits whose filters are made between two calls of `pause`."""
 
 
 # ---- reading
 
 
 def load_graph(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> CommitGraph:
-    """The graph as it is stored, up to the first damaged segment.
+    """Load the graph as it is stored, up to the first damaged segment.
 
-    Cost: 1 scan; where it has grown since this process has read it, all of it: about 1 us a commit.
+    Cost: 1 scan of the last segment. If the graph has grown since this process read it, all of it: about 1 us a commit.
     """
     kept = context.graph.get()
     first = 0 if kept is None else kept[0] - 1
@@ -77,7 +81,7 @@ def _scan_segments(context: RepositoryContext, snapshot: KeyValueSnapshot, first
     rows: list[bytes] = []
     for key, raw in snapshot.scan(context.keys.history(first), end):
         if key != context.keys.history(first + len(rows)):
-            break  # one is missing, and what is behind it says nothing without it
+            break  # a segment is missing, and those behind it are useless without it
         rows.append(raw)
     return rows
 
@@ -94,9 +98,10 @@ def _decode_segments(rows: Iterable[bytes]) -> Iterator[Segment]:
 
 
 def open_graph(context: RepositoryContext, starts: Sequence[str], *, snapshot: KeyValueSnapshot) -> CommitGraph | None:
-    """The graph with some commits and all that they descend from; None: too many of them are not indexed yet.
+    """Load the graph, extended so that it has some commits and all their ancestors.
 
-    Raises as `lakebed.repo.references.commits.Walk`. Cost: as `load_graph`, and 1 read a commit that is not indexed.
+    Returns None if the index is empty, or lacks more than `TAIL_COUNT_MAX` of them. Raises as
+    `lakebed.repo.references.commits.Walk`. Cost: as `load_graph`, and 1 read a commit that is not indexed.
     """
     graph = load_graph(context, snapshot=snapshot)
     if not len(graph):
@@ -112,7 +117,7 @@ def open_graph(context: RepositoryContext, starts: Sequence[str], *, snapshot: K
 def _walk_missing(
     context: RepositoryContext, graph: CommitGraph, starts: Iterable[str], *, snapshot: KeyValueSnapshot
 ) -> Iterator[tuple[str, Commit]]:
-    """Commits that are not in the graph, each once, before those that they descend from."""
+    """Iterate over the starts and their ancestors that are not in the graph, each once, in no particular order."""
     waiting = [(id, id) for id in sorted(starts)]
     seen: set[str] = set()
     while waiting:
@@ -129,17 +134,17 @@ def _walk_missing(
 
 
 class GraphWalk(Iterator[tuple[str, Commit]]):
-    """As `lakebed.repo.references.commits.Walk`, without commits that are certainly not asked for.
+    """As `lakebed.repo.references.commits.Walk`, without commits that are certainly not wanted.
 
     Args:
-        graph: has the starts.
+        graph: must have the starts.
         starts: ids.
         keys: leave out commits that have certainly changed none of them (`CommitGraph.may_change`), and merges unless
             `first_parent` is set.
-        since_ms: leave out older ones.
-        met: ids that are not left out.
+        since_ms: leave out commits that were created before this time.
+        met: ids of commits that are returned in any case if the walk reaches them.
 
-    Cost: about 0.3 us a commit that the starts descend from; 1 read a commit that is given.
+    Cost: about 0.3 us for each ancestor of the starts; 1 read for each commit that is returned.
     """
 
     def __init__(
@@ -179,7 +184,7 @@ class GraphWalk(Iterator[tuple[str, Commit]]):
 
     @property
     def waiting(self) -> list[str]:
-        """As of `Walk`: commits behind the last that was given which a start, or one before them, leads to."""
+        """As `Walk.waiting`: commits behind the last returned one that are a start, or a parent of one before it."""
         graph = self._graph
         before: Flags = np.zeros(len(graph), np.bool_) if self._given == NO_PARENT else graph.up_to(self._given)
         met = {start for start in self._starts if not before[start]}
@@ -194,16 +199,16 @@ class GraphWalk(Iterator[tuple[str, Commit]]):
 def merge_base(
     context: RepositoryContext, left: str, right: str, *, snapshot: KeyValueSnapshot | None = None
 ) -> str | None:
-    """The best common ancestor of two commits; one that descends from no other.
+    """Find the best common ancestor of two commits: one that no other common ancestor descends from.
 
-    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
-    the same whichever side is named first, and in every process.
+    After merges crosswise there may be several. Then the greatest generation decides, then the later time, then the
+    smaller id. So the answer is the same in either order of the arguments, and in every process.
 
     Returns:
-        A commit id, which may be one of the two; None: they have no ancestor in common.
+        A commit id, which may be one of the two; None: they have no common ancestor.
 
     Raises as `lakebed.repo.references.commits.Walk`. Cost: 1 read of the key-value store for each commit that is newer
-    than the answer; beyond `WALKED_COUNT_MAX`, where the history is indexed, 0.2 us for each commit of it instead.
+    than the answer. Beyond `WALKED_COUNT_MAX`, if the history is indexed, 0.2 us for each commit of it instead.
     """
     if snapshot is None:
         with context.key_value.snapshot() as new_snapshot:
@@ -217,7 +222,7 @@ def merge_base(
     common = graph.reach([graph.position_of(left)]) & graph.reach([graph.position_of(right)])
     if not common.any():
         return None
-    # Whatever descends from a common ancestor has a greater generation: the greatest is of one that none descends from.
+    # A descendant has a greater generation, so no common ancestor descends from one of the greatest generation.
     best = np.flatnonzero(common & (graph.generations == graph.generations[common].max())).tolist()
     return graph.id_at(min(best, key=graph.order_of))
 
@@ -226,25 +231,25 @@ def merge_base(
 
 
 def index_history(context: RepositoryContext, *, count_min: int = 1, pause: Callable[[], None] = lambda: None) -> int:
-    """Add the commits that branches and tags lead to, and that the index lacks.
+    """Add the commits that can be reached from branches and tags and that the index lacks.
 
     Args:
-        count_min: with fewer nothing is done.
-        pause: called now and then; what it raises ends the work, and what was written stays.
+        count_min: if fewer commits are missing, nothing is done.
+        pause: called before each `_BATCH_COUNT` commits. An error that it raises ends the work; what was written stays.
 
     Returns:
-        How many were added. Another process that indexes at the same time may have added the others.
+        The number of added commits. Another process that indexes at the same time may have added the others.
 
     Raises:
         Corruption: a commit's parent is missing, or a record is damaged. Unavailable, OutcomeUnknown.
-    Cost: without work 1 scan of branches and tags, and where one has moved, as `open_graph`. A commit that is added
-    costs 2 reads, and the ranges that it has not in common with its first parent; a write for each thousand.
+    Cost: without work 1 scan of branches and tags, and if one has moved, that of `open_graph`. Each added commit costs
+    2 reads, and the ranges that it does not share with its first parent. There is 1 write for each thousand commits.
     """
     with context.key_value.snapshot() as snapshot:
         heads = {branch.commit_id for _, branch in read_records(snapshot, context.keys.branch(), Branch)}
         heads |= {tag.commit_id for _, tag in read_records(snapshot, context.keys.tag(), Tag)}
         if context.graph.indexed_heads == (count_min, heads):
-            return 0  # as long as nothing moves, nothing is read
+            return 0  # no branch or tag has moved since this process found nothing to do
         graph = load_graph(context, snapshot=snapshot)
         missing = _list_missing(context, graph, heads, snapshot=snapshot)
         if len(missing) < count_min:
@@ -252,7 +257,7 @@ def index_history(context: RepositoryContext, *, count_min: int = 1, pause: Call
             return 0
         rows = _scan_segments(context, snapshot, 0)
         segments = list(_decode_segments(rows))
-        if sum(segment.count for segment in segments) != len(graph):  # one was damaged since this process has read it
+        if sum(segment.count for segment in segments) != len(graph):  # a segment was damaged after this process read it
             graph = CommitGraph(segments)
             missing = _list_missing(context, graph, heads, snapshot=snapshot)
     missing.sort()
@@ -269,12 +274,12 @@ def index_history(context: RepositoryContext, *, count_min: int = 1, pause: Call
 def _list_missing(
     context: RepositoryContext, graph: CommitGraph, heads: Iterable[str], *, snapshot: KeyValueSnapshot
 ) -> list[tuple[int, str]]:
-    """Generation and id of the commits to add."""
+    """Generations and ids of the commits to add."""
     return [(commit.generation, id) for id, commit in _walk_missing(context, graph, heads, snapshot=snapshot)]
 
 
 class _Writer:
-    """Appends commits to the last segment, or behind it."""
+    """Appends commits to the last segment, or to a new one behind it."""
 
     def __init__(
         self, context: RepositoryContext, graph: CommitGraph, segments: Sequence[Segment], rows: Sequence[bytes]
@@ -291,10 +296,10 @@ class _Writer:
         self.added_count = 0
 
     def add(self, id: str) -> bool:
-        """Add a commit behind its parents; whether there is any use in going on."""
+        """Add a commit, behind its parents. Returns False if it is useless to add more."""
         commit = find_commit(self._context, id)
         if commit is None or self._has_lost:
-            return False  # a collection has forgotten it meanwhile, or another process indexes the same commits
+            return False  # a collection deleted its record meanwhile, or another process indexes the same commits
         parents = [self._position_of(parent) for parent in commit.parents]
         changes = _build_changes(self._context, id, commit)
         old = self._segment
@@ -348,14 +353,14 @@ def _is_full(segment: Segment) -> bool:
 
 
 def _build_changes(context: RepositoryContext, id: str, commit: Commit) -> bytes | None:
-    """The filter of what a commit has changed against its first parent; None: it cannot be said, or is too much."""
+    """Build the filter of a commit's changes against its first parent; None: they are unreadable, or too many."""
     committed = context.committed
     before = committed.empty
     if commit.parents:
         before = load_parent(context, commit.parents[0], child=id, snapshot=None).metarange
     keys: set[bytes] = set()
     try:
-        # From the first path on: a difference without bounds would be kept, in place of one that is asked for again.
+        # With a bound, because a difference without bounds would be cached, and displace one that is needed again.
         for batch in diff_metaranges(committed, before, commit.metarange, start=b""):
             for path in batch.column(0).to_pylist():
                 keys.update(path_keys(path))
@@ -364,5 +369,5 @@ def _build_changes(context: RepositoryContext, id: str, commit: Commit) -> bytes
     except (Unavailable, OutcomeUnknown):
         raise
     except LakebedError:
-        return None  # its ranges were collected, or are damaged: a log that looks there says so
+        return None  # its ranges were collected, or are damaged; a log that reads them reports it
     return build_filter(keys)

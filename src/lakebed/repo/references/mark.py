@@ -1,20 +1,21 @@
-"""What a repository still needs: commits that keep their objects, commits that are remembered, live tokens.
+"""Mark what a repository still needs: commits that keep their objects, commits that are remembered, live tokens.
 
 Owns: the rules. Pure over one snapshot of the records; reads no object.
 
-- A head, of a branch or a tag, keeps its objects; so does every head that the reference log names, for
+- The head of a branch or a tag keeps its objects. So does every head that the reference log names, for
   `RepositoryOptions.undelete_days`.
-- Behind the head of a branch a commit keeps its objects as long as one that follows it is younger than the branch's
-  rule: so long it was what a reader of the branch saw. Without rules every commit that can be reached does.
+- A commit behind a branch's head keeps its objects while a commit that follows it is younger than the branch's rule:
+  until that commit was made, readers of the branch saw this one. Without rules, every reachable commit keeps its
+  objects.
 - The age of a commit counts from `Commit.stored_at_ms`, never from the date that a client gave it. A commit of an older
-  version has no such time and counts as young, so it keeps what it follows. It is kept itself only until a commit that
-  has a time and follows it is older than the rule.
-- What a branch or tag named last is needed for the collection's minimum age after that, by readers that began before
-  (`lakebed.repo.records.superseded`); so is what an expired tag named.
-- A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
-  and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
-  reference log goes back.
-- What is not known here may need anything: a record of another kind, another setting, or another field of a record.
+  version has no such time and counts as young, so its parents keep their objects. It keeps its own objects only until
+  each commit that follows it has a time and is older than the rule.
+- A state that a branch or tag has given up is needed for the collection's grace after that, by readers that began
+  before (`lakebed.repo.records.superseded`). So is the commit that an expired tag named.
+- A reachable commit is remembered, with its ranges, whether or not its objects are kept: logs, differences and merge
+  bases need it. An unreachable commit is remembered, and keeps its objects, while it is younger than
+  `RepositoryOptions.undelete_days`.
+- What is unknown here may need anything: a record of an unknown kind, an unknown setting, an unknown field of a record.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from lakebed.repo.references.tags import is_live
 
 @dataclass(slots=True)
 class Marked:
-    """What one moment needs."""
+    """What is needed at one moment."""
 
     commits: dict[str, Commit] = field(default_factory=dict)
     """Every commit with a record, by id."""
     active: set[str] = field(default_factory=set)
     """Commits that keep their objects."""
     remembered: set[str] = field(default_factory=set)
-    """Commits whose records and ranges stay; the active ones are among them."""
+    """Commits whose records and ranges stay, the active ones included."""
     compacted: list[MetarangeRef] = field(default_factory=list)
-    """What staging compactions have made, of every branch."""
+    """The compacted state of every branch."""
     superseded: list[MetarangeRef] = field(default_factory=list)
-    """Of those, what was replaced within the grace: another collection, with a shorter grace, may have deleted it."""
+    """Compacted states that were replaced within the grace. A collection with a shorter grace may have deleted them."""
     tokens: list[StagingToken] = field(default_factory=list)
-    """Of every branch."""
+    """The staging tokens of every branch."""
 
     @property
     def expired(self) -> set[str]:
@@ -60,24 +61,24 @@ class Marked:
         return set(self.commits) - self.active
 
     def metaranges_to_keep(self) -> list[MetarangeRef]:
-        """Whose files stay."""
+        """Metaranges whose files stay."""
         return [self.commits[commit_id].metarange for commit_id in sorted(self.remembered)] + self.compacted
 
     def metaranges_with_objects(self) -> list[MetarangeRef]:
-        """Whose entries' objects stay too."""
+        """Metaranges whose entries' objects stay, too."""
         return [self.commits[commit_id].metarange for commit_id in sorted(self.active)] + self.compacted
 
 
 def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int, grace_ms: int = 0) -> Marked:
-    """What is needed at the moment of a snapshot.
+    """Mark what is needed at the moment of a snapshot.
 
     Args:
         now_ms: Unix time in milliseconds, UTC: the collector's or the store's, whichever is earlier.
-        grace_ms: for how long what was replaced is needed.
+        grace_ms: how long a state is still needed after it was replaced.
 
     Raises:
-        Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
-        UnsupportedFormat: nor where a newer lakebed has written what this one does not know.
+        Corruption: a record is damaged, or a named commit is missing: then nothing may be deleted.
+        UnsupportedFormat: a newer lakebed has written something unknown: nothing may be deleted either.
     Cost: 1 scan of branches, tags, reference log and commits, 1 seek for each kind of record; 2 us a commit.
     """
     refuse_unknown(snapshot, context.keys, name=context.name)
@@ -87,7 +88,7 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
     heads: list[str] = []
     tagged: list[str] = []
     untagged: list[str] = []
-    horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: without a limit
+    horizons: dict[str, int | None] = {}  # by head: the time back to which commits behind it are kept; None: no limit
     for name, branch in read_records(snapshot, context.keys.branch(), Branch):
         heads.append(branch.commit_id)
         marked.tokens += [branch.staging, *branch.sealed]
@@ -105,7 +106,7 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
             marked.superseded.append(state.metarange)
         if state.commit_id is not None:
             untagged.append(state.commit_id)
-    # Another collection, with a shorter grace, may have begun to delete it, and has marked it before.
+    # A collection with a shorter grace may have begun to delete such a commit's objects; then it has marked it before.
     tagged += [id for id in untagged if id in marked.commits and snapshot.get(context.keys.expired(id)) is None]
     heads += tagged
     if rules is None:
@@ -114,14 +115,14 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
     for line in reflog(context, since_ms=undelete_ms, snapshot=snapshot):
         heads += [id for id in (line.before, line.after) if id is not None]
     marked.remembered.update(id for id, _ in _walk(marked, heads))
-    # A commit without a time of its own has its date here: what moved a branch lately is in the reference log anyway.
+    # For a commit without a stored time, its date is good enough: recent moves of branches are in the reference log.
     young = {
         id
         for id, commit in marked.commits.items()
         if (commit.created_at_ms if commit.stored_at_ms is None else commit.stored_at_ms) >= undelete_ms
     }
     marked.remembered |= young - marked.remembered
-    # What a young commit without a name descends from is remembered with it, or its log would end in nothing.
+    # The ancestors of a young unreachable commit are remembered with it, or its log would end at a missing commit.
     marked.remembered.update(id for id, _ in _walk(marked, sorted(young)))
     marked.active.update(heads)
     marked.active |= young - {id for id, _ in _walk(marked, heads)}
@@ -131,11 +132,15 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
 
 
 def find_descendants(marked: Marked, commit_id: str) -> dict[str, float]:
-    """A commit and those that descend from it, each with a time: a rule that reaches behind it, reaches the commit.
+    """Find a commit and its descendants, and for each the time to which a branch's rule must reach to keep the commit.
 
-    A branch whose head is a descendant keeps the commit's objects while its rule keeps what is older than that time,
-    Unix time in milliseconds: of the oldest commit on the way, on the way where that is youngest. Infinite: for ever,
-    for the commit itself and where all commits on the way count as young.
+    A branch whose head is a descendant keeps the commit's objects while its rule reaches back beyond the descendant's
+    time. On a path from the descendant to the commit (excluded), the time of the oldest commit counts; of several
+    paths, the one with the latest such time.
+
+    Returns:
+        Unix times in milliseconds by id. Infinite: the objects are kept for ever, for the commit itself and if all
+        commits on a path count as young.
 
     Cost: no request; 2 us a commit.
     """
@@ -158,15 +163,15 @@ def find_descendants(marked: Marked, commit_id: str) -> dict[str, float]:
 
 @contextmanager
 def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Iterator[None]:
-    """Raise `Conflict` (``version_went``) when a file of a metarange is missing because a collection was to delete it.
+    """Raise `Conflict` (``version_went``) if a file of a metarange is missing because a collection may delete it.
 
-    A reader that takes longer than the minimum age of a collection reads a state that nothing names any more. A file
-    that is missing although something needs it is `Corruption`.
+    A reader that takes longer than a collection's grace may read a state that nothing names any more. A missing file
+    that something needs stays `Corruption`.
 
     Args:
-        refs: what is read.
+        refs: the metaranges that are read.
 
-    Cost: none without an error; else a snapshot, and what `mark` costs.
+    Cost: none without an error; else a snapshot and the cost of `mark`.
     """
     try:
         yield
@@ -187,13 +192,13 @@ def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Itera
 
 
 def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | None) -> None:
-    """Two branches at one commit: the longer rule counts."""
+    """Set the horizon of a head; of two branches at one commit, the longer rule counts."""
     known = horizons.get(head, until_ms)
     horizons[head] = None if known is None or until_ms is None else min(known, until_ms)
 
 
 def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
-    """Heads and everything before them, each once."""
+    """Iterate over heads and their ancestors, each once. Raises `Corruption` if a commit is missing."""
     seen: set[str] = set()
     waiting = list(heads)
     while waiting:
@@ -213,7 +218,7 @@ def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
 
 
 def _retain_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
-    """The head, and each commit behind it whose follower is younger than the rule."""
+    """The head, and the commits behind it that are the parents of a kept commit younger than the rule."""
     if until_ms is None:
         return {commit_id for commit_id, _ in _walk(marked, [head])}
     kept: set[str] = set()

@@ -1,7 +1,8 @@
-"""References: from a text to a commit, or to a branch with its staging area.
+"""Resolve references: from a text to a commit, or to a branch with its staging area.
 
-Owns: `resolve`. A name is looked for among branches, then tags, then commits (whole, or the beginning of exactly one).
-Invariants: with one snapshot, one answer. What is written how: `lakebed.repo.model.names.parse_reference`.
+Owns: `resolve`. A name is searched among branches, then tags, then commits (a whole id, or the beginning of exactly
+one). Invariants: the same snapshot gives the same answer. For the syntax, see
+`lakebed.repo.model.names.parse_reference`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _NAMES_SHOWN_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ResolvedReference:
-    """What a reference resolved to at one moment.
+    """The result of resolving a reference at one moment.
 
     Attributes:
-        kind: what its name named.
-        name: of the branch or tag; of a commit its whole id.
-        commit_id: the commit it leads to; of a branch the head.
-        branch: the branch's record when its staged changes are included, else None: only the commit.
+        kind: the kind of its name.
+        name: the name of the branch or tag; for a commit, its whole id.
+        commit_id: the commit that it resolves to; for a branch without steps, its head.
+        branch: the branch's record if its staged changes are included; None: only the commit.
     """
 
     text: str
@@ -49,15 +50,16 @@ class ResolvedReference:
 
 
 def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot | None = None) -> ResolvedReference:
-    """What a reference means.
+    """Resolve a reference.
 
-    A branch alone, or with ``$``, means its head with what is staged; with ``@`` or any step only what is committed.
+    A branch alone, or with ``$``, means its head with its staged changes; with ``@`` or any step only the commit.
 
     Raises:
         InvalidRequest: kind ``invalid_reference``: it is malformed, or has ``$`` behind a name that is not a branch's;
-            ``ambiguous_reference``: several commits begin so.
+            ``ambiguous_reference``: the ids of several commits begin with the name.
         NotFound: kind ``reference_not_found``: no branch, tag or commit has that name, or the commit has no such
-        ancestor. Corruption: a record on the way is damaged.
+            ancestor.
+        Corruption: a record that is read is damaged.
     Cost: 2 to 4 reads of the key-value store, and 1 a step; 1 snapshot when none is given.
     """
     if snapshot is None:
@@ -82,9 +84,9 @@ def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot
 def resolve_commit(
     context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot | None = None
 ) -> tuple[str, Commit]:
-    """Id and record of the commit that a reference leads to.
+    """Id and record of the commit that a reference resolves to.
 
-    Raises as `resolve`, and `InvalidRequest` (``invalid_reference``) of ``branch$``: what is staged is not a commit.
+    Raises as `resolve`, and `InvalidRequest` (``invalid_reference``) for ``branch$``: staged changes are not a commit.
     """
     if parse_reference(text).mode == "$":
         raise InvalidRequest(
@@ -105,7 +107,7 @@ def _resolve_name(
     if raw is not None:
         branch = decode_record(raw, Branch, key=key)
         return "branch", name, branch.commit_id, branch
-    # Branches of a deleted repository went at once; its tags and commits are swept later.
+    # The branches of a deleted repository were deleted at once; its tags and commits are deleted later.
     if snapshot.get(context.keys.deleted) is not None:
         raise deletion_error(context.name)
     key = context.keys.tag(name)
@@ -125,7 +127,7 @@ def _resolve_name(
 
 
 def _complete_id(context: RepositoryContext, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
-    """The one commit whose id begins so; None: there is none."""
+    """The one commit whose id has this beginning; None: none has. Raises `InvalidRequest` if several have."""
     start = context.keys.commit(beginning)
     begin = len(context.keys.commit())
     ids = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
@@ -144,7 +146,7 @@ def _complete_id(context: RepositoryContext, beginning: str, *, snapshot: KeyVal
 def _step(
     context: RepositoryContext, id: str, commit: Commit, *, step: ReferenceStep, text: str, snapshot: KeyValueSnapshot
 ) -> tuple[str, Commit]:
-    """The commit one step of a reference leads to."""
+    """Id and record of the commit to which a step of a reference leads. Raises `NotFound` if there is none."""
     if step.kind == "^":
         if step.count == 0:
             return id, commit
@@ -166,7 +168,7 @@ def _no_such_commit(context: RepositoryContext, sentence: str) -> NotFound:
 
 
 def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
-    """The error of a name that nothing has, with the nearest that something has."""
+    """The error for an unknown name, with the nearest names, or some of the names that exist."""
     if snapshot.get(context.keys.deleted) is not None:
         return deletion_error(context.name)
     branches, tags = _names(context.keys.branch(), snapshot=snapshot), _names(context.keys.tag(), snapshot=snapshot)
@@ -184,9 +186,9 @@ def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: Ke
 
 
 def no_such_branch(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot) -> NotFound:
-    """The error of a branch that is not there: whether a tag has the name, the nearest names, or some that there are.
+    """The error for a missing branch. It says if a tag has the name, or gives the nearest or some existing branches.
 
-    Cost: 1 scan of up to 1,000 names, 1 read.
+    Cost: 1 scan of up to 1,000 names, 2 reads.
     """
     if snapshot.get(context.keys.deleted) is not None:
         return deletion_error(context.name)

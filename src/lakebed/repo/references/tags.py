@@ -1,8 +1,8 @@
-"""Tags: names of commits that stay where they are.
+"""Tags: fixed names of commits.
 
-Owns: their records. Invariants: a tag never moves; a tag and a branch do not share a name; a tag is not made of a
-commit whose objects were collected; one whose lifetime is over is not there any more, though its record may be. Does
-not know: what a commit holds.
+Owns: their records. Invariants: a tag never moves. A tag and a branch do not share a name. A commit whose objects were
+collected gets no tag. A tag whose lifetime is over counts as deleted, though its record may still exist. Does not know:
+what a commit holds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lakebed.repo.references.commits import is_commit_id, load_commit
 from lakebed.texts import did_you_mean
 
 _COMPARED_MAX: Final = 1000
-"""Names that an unknown one is compared with."""
+"""Most tags whose names are compared with an unknown name."""
 
 
 def is_live(tag: Tag, now_ms: int) -> bool:
-    """Whether the tag has not expired; without a lifetime it never does."""
+    """Whether the tag has not expired; a tag without a lifetime never expires."""
     return tag.expires_at_ms is None or now_ms < tag.expires_at_ms
 
 
 def find_tag(context: RepositoryContext, name: str) -> Tag | None:
-    """A tag, or None when there is none or its lifetime is over. Raises `Corruption`. Cost: 1 read."""
+    """Load a tag; None: there is none, or its lifetime is over. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.tag(name)
     raw = context.key_value.get(key)
     tag = None if raw is None else decode_record(raw, Tag, key=key)
@@ -41,7 +41,7 @@ def find_tag(context: RepositoryContext, name: str) -> Tag | None:
 
 
 def load_tag(context: RepositoryContext, name: str) -> Tag:
-    """A tag.
+    """Load a tag.
 
     Raises:
         NotFound: kind ``tag_not_found``.
@@ -60,17 +60,17 @@ def create_tag(
     """Give a commit a name.
 
     Args:
-        owner: for whom it was made; shown with pins.
-        lifetime_ms: it expires after that; None: never.
+        owner: the one for whom it is made; shown with pins.
+        lifetime_ms: the tag expires after this time; None: never.
 
     Raises:
         AlreadyExists: kind ``tag_exists`` or ``branch_exists``: the name is taken.
         NotFound: kind ``commit_not_found``.
         InvalidRequest: kind ``invalid_tag_name``, ``invalid_lifetime``; ``commit_expired``: the commit's objects were
             collected.
-        Conflict: kind ``tag_moved``: others changed it at the same moment.
+        Conflict: kind ``tag_moved``: another process changed it at the same moment.
         OutcomeUnknown: look before you retry.
-    Cost: 2 reads and 1 write of the key-value store; in the place of an expired tag that of `earlier_ms`.
+    Cost: 3 reads and 1 write of the key-value store; if it replaces an expired tag, also that of `earlier_ms`.
     """
     check_not_read_only(context)
     if is_commit_id(check_tag_name(name)):
@@ -88,7 +88,7 @@ def create_tag(
     before = context.key_value.get(key)
     if before is not None:
         taken = decode_record(before, Tag, key=key)
-        if is_live(taken, now_ms) or is_live(taken, context.earlier_ms()):  # over by the store's clock too
+        if is_live(taken, now_ms) or is_live(taken, context.earlier_ms()):  # it must be over by the store's clock, too
             raise name_taken(context, name, "tag")
     if context.key_value.get(context.keys.branch(name)) is not None:
         raise name_taken(context, name, "branch")
@@ -112,10 +112,10 @@ def _moved(context: RepositoryContext, name: str, operation: str) -> Conflict:
 
 
 def delete_tag(context: RepositoryContext, name: str, *, commit_id: str | None = None) -> Tag:
-    """Remove a tag, and return it; what only it kept may be collected later.
+    """Delete a tag, and return it. What only this tag kept may be collected later.
 
     Args:
-        commit_id: the commit that it has to name; None: any.
+        commit_id: the commit that it must name; None: any.
 
     Raises:
         NotFound: kind ``tag_not_found``.
@@ -135,7 +135,7 @@ def delete_tag(context: RepositoryContext, name: str, *, commit_id: str | None =
     try:
         context.key_value.write([supersede_tag(context, name, tag)], [key], expected={key: raw})
     except Conflict:
-        raise _missing(context, name) from None  # another one deleted it first
+        raise _missing(context, name) from None  # another process deleted it first
     return tag
 
 
@@ -146,7 +146,7 @@ def list_tags(
     after: str | None = None,
     snapshot: KeyValueSnapshot | None = None,
 ) -> Iterator[tuple[str, Tag]]:
-    """Names and tags, in the order of names, lazily.
+    """Iterate over names and live tags, in the order of names, lazily.
 
     Args:
         after: only names greater than this.
@@ -166,13 +166,13 @@ def list_tags(
 
 
 def refuse_deleted(context: RepositoryContext) -> None:
-    """Raise `NotFound` (``repository_not_found``) when the repository was deleted. Cost: 1 read."""
+    """Raise `NotFound` (``repository_not_found``) if the repository was deleted. Cost: 1 read."""
     if context.key_value.get(context.keys.deleted) is not None:
         raise deletion_error(context.name)
 
 
 def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
-    """Raise `InvalidRequest` (``commit_expired``) when a commit's objects may be gone. Cost: 1 read."""
+    """Raise `InvalidRequest` (``commit_expired``) if a commit's objects may be gone. Cost: 1 read."""
     if context.key_value.get(context.keys.expired(commit_id)) is not None:
         raise InvalidRequest(
             f"Commit {commit_id} of repository {context.name} was expired by the rules of retention, and its objects "
@@ -184,10 +184,10 @@ def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
 
 @contextmanager
 def reading_commits(context: RepositoryContext, *commit_ids: str) -> Iterator[None]:
-    """Raise `refuse_expired`'s error when a file of these commits is missing because one of them has expired.
+    """Raise the error of `refuse_expired` if a file of these commits is missing because one of them has expired.
 
-    A collection deletes the record of a commit that nothing reaches after its ranges: a collection that runs, or that
-    ended early, leaves a commit that can be found and not be read. Cost: none without an error.
+    A collection deletes the ranges of an unreachable commit before its record. So while it runs, or if it ended early,
+    a commit can be found but not read. Cost: none without an error.
     """
     try:
         yield
@@ -198,7 +198,7 @@ def reading_commits(context: RepositoryContext, *commit_ids: str) -> Iterator[No
 
 
 def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExists:
-    """The error of a name that is taken by a branch or a tag; `what` is which."""
+    """The error for a name that is taken; `what` is ``branch`` or ``tag``."""
     return AlreadyExists(
         f"Repository {context.name} has a {what} {name!r} already: choose another name, or delete that one first.",
         kind=f"{what}_exists",
@@ -212,6 +212,6 @@ def _missing(context: RepositoryContext, name: str) -> NotFound:
 
 
 def missing_tag(repository: str, name: str, *, names: Iterable[str]) -> NotFound:
-    """The error for a tag that a repository does not have, with the nearest of those that are `there`."""
+    """The error for a tag that a repository does not have, with the nearest of its `names`."""
     hint = did_you_mean(name, islice(names, _COMPARED_MAX))
     return NotFound(f"Repository {repository} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)
