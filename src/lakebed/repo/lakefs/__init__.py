@@ -1,1 +1,1 @@
-"""Repositories of lakeFS: its committed files and dumps, read and written, so that a repository moves in and out."""
+"""lakeFS's committed files and dumps, read and written, to move repositories from and to lakeFS."""

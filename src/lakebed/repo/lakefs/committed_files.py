@@ -1,9 +1,9 @@
-"""Ranges and metaranges of our commits as files of lakeFS, made when they are asked for.
+"""Ranges and metaranges of our commits as files of lakeFS, made on request.
 
-Clients of lakeFS read these files themselves to know what a commit holds. Owns: how a file of ours becomes one of
-theirs. Invariants: a range keeps the id that our metarange has for it, so that what a metarange names can be asked for;
-nothing is written. A file that is to be read by lakeFS's own server is made by `lakebed.repo.lakefs.dump`: there the id
-is the hash of the file in their format.
+Clients of lakeFS read these files themselves to learn the entries of a commit. Owns: the conversion of our files to
+lakeFS's format. Invariants: a range keeps the id that our metarange has for it, so that clients can request the ranges
+that a metarange names. Nothing is written. For lakeFS's own server, `lakebed.repo.lakefs.dump` makes the files: there
+an id is the hash of the file in lakeFS's format.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lakebed.repo.references.commits import is_commit_id
 FileKind = Literal["range", "meta_range"]
 
 FOLDERS: Final[dict[FileKind, str]] = {"range": RANGE_FOLDER, "meta_range": METARANGE_FOLDER}
-"""Of a repository's namespace, by lakeFS's name for what is in there."""
+"""Folders of a repository's namespace, by lakeFS's name for the kind of their files."""
 
 
 def find_file(context: RepositoryContext, kind: FileKind, id: str) -> str:
-    """The path of our file of a range or metarange, in the storage namespace.
+    """Find the path of our file of a range or metarange, in the storage namespace.
 
-    A file is named by its contents, with a name of its own behind that: the first of several is as good as every other.
+    A file's name is the hash of its contents and then a ULID. If there are several files with an id, any will do.
 
     Raises:
         NotFound: kind ``metadata_not_found``.
@@ -60,7 +60,7 @@ def encode_committed_file(context: RepositoryContext, kind: FileKind, id: str) -
     Cost: 1 LIST, 1 GET; about 30 us an entry of a range, whose rows are all in memory.
     """
     if kind == "meta_range" and id == EMPTY_METARANGE.id:
-        return encode_range_file([], {"type": "metaranges"})  # of which there is no file of ours
+        return encode_range_file([], {"type": "metaranges"})  # we have no file for it
     path, body = _read_file(context, kind, id)
     pairs = [
         pair
@@ -77,7 +77,7 @@ def encode_committed_file(context: RepositoryContext, kind: FileKind, id: str) -
 
 
 def _read_file(context: RepositoryContext, kind: FileKind, id: str) -> tuple[str, Buffer]:
-    """A file as `find_file` names it, and its bytes; another one of the id when a collection took the first."""
+    """Path and bytes of a file from `find_file`. If a collection deleted it meanwhile, another file of the id."""
     for _ in range(LOOKS_MAX):
         path = find_file(context, kind, id)
         with suppress(NotFound):

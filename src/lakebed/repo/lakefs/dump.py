@@ -1,15 +1,15 @@
-"""Dumping a repository for lakeFS: ranges, metaranges and the three lists of references that its server restores.
+"""Dump a repository for lakeFS: ranges, metaranges and the three lists of references that lakeFS's server restores.
 
-Owns: how our records become lakeFS's, and which commits keep their ids. A range of ours becomes one of lakeFS's; of
-each range, each state and each object one copy is written, however many commits have it.
+Owns: the conversion of our records to lakeFS's, and which commits keep their ids. Each of our ranges becomes one range
+of lakeFS. A range, metarange or object is written once, however many commits have it.
 
-Ids: lakeFS computes the id of a commit from its text, its parents and the id of its metarange, so a commit has its id
-there only if that metarange is there as well: of a commit that came from lakeFS, in the namespace that it came from.
-All other commits get lakeFS's id; `DumpReport` maps them.
+Ids: lakeFS computes a commit's id from its text, its parents and its metarange's id. So a commit can keep its id only
+if the dump has the same metarange: if the commit came from lakeFS, in the namespace that it came from. All other
+commits get a new id from lakeFS; `DumpReport` maps them.
 
-Invariants: what a file names is written before it; the manifest is last, so a dump that ended early is none. A dump
-pins nothing: what it names in the repository's own namespace is kept as long as a branch or tag of the repository
-needs it. docs/design/0072-moving-from-lakefs.md.
+Invariants: everything that a file names is written before the file. The manifest is written last, so a dump that ended
+early does not count. A dump pins nothing: what it names in the repository's own namespace is kept while a branch or tag
+of the repository needs it. docs/design/0072-moving-from-lakefs.md.
 """
 
 from __future__ import annotations
@@ -72,19 +72,20 @@ class DumpReport(msgspec.Struct, frozen=True):
 def dump_refs(
     context: RepositoryContext, target: ObjectStore | None = None, *, progress: Callable[[int], None] | None = None
 ) -> DumpReport:
-    """Write what `lakectl refs-restore` restores: every commit that a branch or tag has, with those before it.
+    """Write a dump for `lakectl refs-restore`: every commit of a branch or tag, with its ancestors.
 
-    What is staged, and not committed, is not in it.
+    Staged changes are not included.
 
     Args:
-        target: a storage namespace of lakeFS. Objects that are below it are named there; all others of the repository
-            are copied into it, imported ones are named by URL. None: the repository's own namespace; nothing is copied.
-        progress: called with the number of commits that are written so far.
+        target: a storage namespace of lakeFS. Objects that are below it are named at their places. The repository's
+            other objects are copied into it. Other imported objects are named by URL. None: the repository's own
+            namespace; nothing is copied.
+        progress: called with the number of commits written so far.
 
     Raises:
-        NotFound: kind ``object_gone``: an object that has to be copied is missing.
+        NotFound: kind ``object_gone``: an object that must be copied is missing.
         Corruption: a record or range is damaged.
-        Unavailable, OutcomeUnknown: the store failed; do it again.
+        Unavailable, OutcomeUnknown: the store failed; dump again.
     Cost: 1 GET and 1 PUT a range, 1 PUT a state, 1 GET and 1 PUT an object that is copied; about 30 us an entry.
     """
     return _Dump(context, target or context.store, progress=progress).run()
@@ -105,7 +106,7 @@ class _Dump:
             meta.path.rpartition("/")[2] for meta in target.list(LAKEFS_FOLDER) if meta.path != MANIFEST_PATH
         }
         self._commits: dict[str, LakefsCommit] = {}
-        """By our ids."""
+        """lakeFS's records of the written commits, by our ids."""
 
     def run(self) -> DumpReport:
         context = self._context
@@ -140,7 +141,7 @@ class _Dump:
     # ---- commits
 
     def _convert(self, id: str, commit: Commit, *, is_whole: bool) -> LakefsCommit:
-        """The record in lakeFS of a commit whose parents are written, with its id there."""
+        """Convert a commit whose parents are written to lakeFS's record, with its id in lakeFS."""
         parents = tuple(self._commits[parent].id for parent in commit.parents)
         generation = 1 + max((self._commits[parent].generation for parent in commit.parents), default=0)
         made = LakefsCommit(
@@ -167,7 +168,7 @@ class _Dump:
         return msgspec.structs.replace(made, id=lakefs_commit_id(made))
 
     def _write_metarange(self, ref: MetarangeRef, *, is_whole: bool) -> str:
-        """The id of the metarange of lakeFS that has the same entries; empty when there are none."""
+        """Write lakeFS's metarange with the same entries, and return its id; empty: there are no entries."""
         if ref.file is None:
             return ""
         id = self._metaranges.get(ref.id)
@@ -194,7 +195,7 @@ class _Dump:
         return written
 
     def _copy(self, entries: Iterable[Entry], *, is_whole: bool) -> None:
-        """Put the bytes of uploads below the target, each at the path that it has here."""
+        """Copy the objects of uploads to the target, each to the same path."""
         unique = list({entry.address: entry for entry in entries}.values())
         if not unique:
             return
@@ -208,7 +209,7 @@ class _Dump:
     def _copy_object(self, entry: Entry, *, is_whole: bool) -> str:
         with suppress(NotFound):
             if self._target.head(entry.address).size_bytes == entry.size_bytes:
-                return entry.address  # an earlier dump has copied it: what is at an address never changes
+                return entry.address  # an earlier dump has copied it; the bytes at an address never change
         try:
             self._target.put_stream(entry.address, stream(self._context, entry, chunk_bytes=STREAM_CHUNK_BYTES))
         except NotFound:
@@ -220,7 +221,7 @@ class _Dump:
     # ---- files
 
     def _write_records(self, kind: str, values: Mapping[str, bytes]) -> str:
-        """The id of a metarange whose only range has records by their names."""
+        """Write records by name as the only range of a metarange, and return the metarange's id."""
         metadata = {"entity": kind, "schema_name": f"io.treeverse.lakefs.graveler.{_SCHEMAS[kind]}"}
         rows = sorted((name.encode(), value) for name, value in values.items())
         ranges = [self._write(rows, {**metadata, "type": "ranges"})] if rows else []
@@ -231,7 +232,7 @@ class _Dump:
         return self._write(rows, {**metadata, "type": "metaranges"}).id
 
     def _write(self, rows: list[tuple[bytes, bytes]], properties: Mapping[str, str]) -> LakefsRange:
-        """Put a file, unless the target has it."""
+        """Write a range's file, unless the target has it."""
         digest = hashlib.sha256()
         hash_rows(digest, rows)
         hash_properties(digest, properties)
@@ -244,7 +245,7 @@ class _Dump:
 
 
 def lakefs_entry(entry: Entry, *, namespace: str) -> LakefsEntry:
-    """An entry as lakeFS keeps it.
+    """Convert an entry to lakeFS's form.
 
     Args:
         namespace: URL of the storage namespace to which addresses are relative.
@@ -269,7 +270,7 @@ def lakefs_entry(entry: Entry, *, namespace: str) -> LakefsEntry:
 
 
 def encode_range_file(rows: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str]) -> bytes:
-    """The file of a range or metarange of lakeFS, with those of `COMPUTED_PROPERTIES` added to its properties."""
+    """Encode the file of a range or metarange of lakeFS. `COMPUTED_PROPERTIES` are added to the properties."""
     first, last = (rows[0][0], rows[-1][0]) if rows else (b"", b"")
     computed = {
         "min_key": first.decode(errors="surrogateescape"),

@@ -1,8 +1,8 @@
-"""What lakeFS keeps in its files: entries of objects, commits, branches, tags and ranges. Pure data, and its bytes.
+"""The messages in lakeFS's files: entries of objects, commits, branches, tags and ranges. Pure data, and its bytes.
 
-Owns: the numbers of the fields, as lakeFS's ``catalog.proto``, ``graveler.proto`` and ``committed.proto`` give them;
-the frame of a value (identity, then data); the ids that lakeFS computes from contents. They are another program's
-format: DO NOT CHANGE them. Times are Unix nanoseconds in lakeFS, milliseconds here.
+Owns: the numbers of the fields, from lakeFS's ``catalog.proto``, ``graveler.proto`` and ``committed.proto``; the frame
+of a value (identity, then data); the ids that lakeFS computes from contents. They are another program's format: DO NOT
+CHANGE them. Times are Unix nanoseconds in lakeFS, milliseconds here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from lakebed.repo.lakefs.wire import (
 BY_PREFIX: Final = 0
 RELATIVE: Final = 1
 FULL: Final = 2
-"""How the address of an entry is meant: of old entries by its form; below the storage namespace; as a URL."""
+"""The constants above are the kinds of an entry's address. `BY_PREFIX`: in old entries, its form decides; `RELATIVE`:
+below the storage namespace; `FULL`: a URL."""
 
 PARENTS_SWITCHED: Final = 1
-"""Version of a commit from which on the first parent of a merge is the branch's; before, it was the other's."""
+"""From this version of commits on, a merge's first parent is the branch's head; before, it was the merged source."""
 
 
 class LakefsEntry(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +55,7 @@ class LakefsCommit(msgspec.Struct, frozen=True):
     message: str
     created_at_ms: int
     metarange_id: str
-    """Empty: no entries, and no file."""
+    """Id of its metarange; empty: there are no entries, and no file."""
     metadata: dict[str, str]
     parents: tuple[str, ...]
     version: int = PARENTS_SWITCHED
@@ -69,13 +70,13 @@ class LakefsReference(msgspec.Struct, frozen=True):
 
 
 class LakefsRange(msgspec.Struct, frozen=True):
-    """A range of lakeFS, as its metarange has it."""
+    """A range of lakeFS, as its metarange stores it."""
 
     id: str
     first_key: bytes
     last_key: bytes
     size_bytes: int
-    """Of its file, estimated."""
+    """Estimated size of its file."""
     count: int
 
 
@@ -83,7 +84,7 @@ class LakefsRange(msgspec.Struct, frozen=True):
 
 
 def split_value(value: bytes) -> tuple[bytes, bytes]:
-    """Identity and data of a value. Raises `Corruption`. Cost: about 0.5 us."""
+    """Split a value into identity and data. Raises `Corruption`. Cost: about 0.5 us."""
     size, at = read_signed(value, 0)
     if not 0 <= size <= len(value) - at:
         raise _wrong_value(value, size)
@@ -99,7 +100,7 @@ def _wrong_value(value: bytes, size: int) -> Corruption:
 
 
 def decode_lakefs_entry(data: bytes) -> LakefsEntry:
-    """An entry. Raises `Corruption`. Cost: about 5 us."""
+    """Decode an entry. Raises `Corruption`. Cost: about 5 us."""
     fields: dict[int, int | bytes] = {}
     metadata: dict[str, str] = {}
     for number, value in read_fields(data):
@@ -120,7 +121,7 @@ def decode_lakefs_entry(data: bytes) -> LakefsEntry:
 
 
 def decode_lakefs_commit(data: bytes) -> LakefsCommit:
-    """A commit. Raises `Corruption`."""
+    """Decode a commit. Raises `Corruption`."""
     fields: dict[int, int | bytes] = {}
     metadata: dict[str, str] = {}
     parents: list[str] = []
@@ -146,13 +147,13 @@ def decode_lakefs_commit(data: bytes) -> LakefsCommit:
 
 
 def decode_lakefs_reference(data: bytes) -> LakefsReference:
-    """A branch or a tag: the first two fields of both are the same. Raises `Corruption`."""
+    """Decode a branch or a tag: both have the same first two fields. Raises `Corruption`."""
     fields = dict(read_fields(data))
     return LakefsReference(_text(fields.get(1, b"")), _text(fields.get(2, b"")))
 
 
 def decode_lakefs_range(value: bytes) -> LakefsRange:
-    """A range, of the value in its metarange. Raises `Corruption`."""
+    """Decode a range from its value in the metarange. Raises `Corruption`."""
     identity, data = split_value(value)
     fields = dict(read_fields(data))
     return LakefsRange(
@@ -198,12 +199,12 @@ def _text(value: int | bytes) -> str:
 
 
 def join_value(identity: bytes, data: bytes) -> bytes:
-    """A value of its identity and data."""
+    """Join identity and data to a value."""
     return encode_signed(len(identity)) + identity + encode_signed(len(data)) + data
 
 
 def encode_lakefs_entry(entry: LakefsEntry) -> bytes:
-    """The value of an entry. Cost: about 15 us, most of it for its identity."""
+    """Encode the value of an entry. Cost: about 15 us, mostly for its identity."""
     data = (
         text_field(1, entry.address)
         + _time_field(2, entry.modified_ms)
@@ -220,7 +221,7 @@ def encode_lakefs_entry(entry: LakefsEntry) -> bytes:
 
 
 def encode_lakefs_commit(commit: LakefsCommit) -> bytes:
-    """The value of a commit in a dump."""
+    """Encode the value of a commit in a dump."""
     data = (
         text_field(1, commit.id)
         + text_field(2, commit.committer)
@@ -236,13 +237,13 @@ def encode_lakefs_commit(commit: LakefsCommit) -> bytes:
 
 
 def encode_lakefs_reference(reference: LakefsReference) -> bytes:
-    """The value of a branch or a tag in a dump."""
+    """Encode the value of a branch or a tag in a dump."""
     data = text_field(1, reference.name) + text_field(2, reference.commit_id)
     return join_value(reference.commit_id.encode(), data)
 
 
 def encode_lakefs_range(range_: LakefsRange) -> bytes:
-    """The value of a range in its metarange."""
+    """Encode the value of a range in its metarange."""
     data = (
         bytes_field(1, range_.first_key)
         + bytes_field(2, range_.last_key)
@@ -255,24 +256,24 @@ def encode_lakefs_range(range_: LakefsRange) -> bytes:
 def _time_field(field: int, time_ms: int) -> bytes:
     seconds, milliseconds = divmod(time_ms, 1000)
     return bytes_field(field, number_field(1, seconds) + number_field(2, milliseconds * 1_000_000)) or (
-        bytes((field << 3 | 2, 0))  # a message that is there and has defaults only
+        bytes((field << 3 | 2, 0))  # a present message whose fields all have their defaults
     )
 
 
 # ---- ids
 
 _BYTES, _TEXT, _NUMBER, _TEXTS, _MAP, _EMBEDDED = range(6)
-"""What comes next in the bytes of an identity."""
+"""Bytes that mark the type of the next value in an identity's content."""
 
 
 class Identity:
-    """lakeFS's hash of typed contents: SHA-256, with a byte for the type and lengths in front of everything."""
+    """lakeFS's hash of typed contents: SHA-256 over values, each preceded by a byte for its type and by its length."""
 
     def __init__(self) -> None:
         self._content = bytearray()
 
     def number(self, value: int) -> Identity:
-        """Add a number of 64 bits."""
+        """Add a 64-bit number."""
         self._content += bytes((_NUMBER, 8)) + (value & (1 << 64) - 1).to_bytes(8, "big")
         return self
 
@@ -301,23 +302,23 @@ class Identity:
         return self
 
     def embedded(self, digest: bytes) -> Identity:
-        """Add the digest of something else."""
+        """Add the digest of another identity."""
         self._content += bytes((_EMBEDDED, _BYTES))
         self.number(len(digest))
         self._content += digest
         return self
 
     def content(self) -> bytes:
-        """What is hashed."""
+        """The bytes that are hashed."""
         return bytes(self._content)
 
     def digest(self) -> bytes:
-        """The SHA-256."""
+        """The SHA-256 of the content."""
         return hashlib.sha256(self._content).digest()
 
 
 def lakefs_commit_id(commit: LakefsCommit) -> str:
-    """The id that lakeFS gives a commit with these contents; its own `id` does not matter."""
+    """The id that lakeFS gives a commit with these contents; the field `id` is ignored."""
     parents = Identity().texts(commit.parents).digest()
     return (
         Identity()

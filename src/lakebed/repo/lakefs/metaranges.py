@@ -1,8 +1,8 @@
-"""Ranges and metaranges of lakeFS in its storage namespace: found by their ids, read, and compared with them.
+"""Read ranges and metaranges of lakeFS in its storage namespace, and check them against their ids.
 
-Owns: how they are named, how an id follows from contents, and the three metaranges of a dump.
-Invariants: what is read is what the id names: the id is the SHA-256 of all keys, values and properties, so a damaged or
-exchanged file is `Corruption`, wherever the damage is. Nothing is written here.
+Owns: their names, how an id is computed from contents, and the three metaranges of a dump. Invariants: rows are those
+that the id names. The id is the SHA-256 of all keys, values and properties, so any damaged or exchanged file is
+`Corruption`. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lakebed.repo.lakefs.sstable import SSTable
 from lakebed.repo.model.layout import LAKEFS_FOLDER
 
 MANIFEST_PATH: Final = f"{LAKEFS_FOLDER}/refs_manifest.json"
-"""Where lakeFS's older operation for a dump puts its three ids."""
+"""The file in which lakeFS's older operation for dumps writes their three ids."""
 COMPUTED_PROPERTIES: Final = frozenset(("min_key", "max_key", "count", "estimated_size_bytes"))
-"""Properties that are added once the id is known."""
+"""Properties that are added after the id is computed, so they are not hashed."""
 ID_CHARACTERS: Final = 64
-"""Of an id: a SHA-256, hexadecimal."""
+"""Length of an id, which is a SHA-256 in hexadecimal."""
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _RANGES_KEPT_MAX: Final = 10_000
-"""Metaranges whose list of ranges is kept: a history names each a few times."""
+"""Most metaranges whose list of ranges is cached: a history names each a few times."""
 
 
 class RefsDump(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class RefsDump(msgspec.Struct, frozen=True):
 
 
 def parse_refs_dump(text: bytes, *, where: str) -> RefsDump:
-    """The ids of a dump, as ``lakectl refs-dump`` prints them.
+    """Parse the ids of a dump, as ``lakectl refs-dump`` prints them.
 
     Raises:
         InvalidRequest: kind ``invalid_dump``: it is not such a document.
@@ -74,18 +74,18 @@ def is_range_id(text: str) -> bool:
 
 
 def lakefs_range_path(id: str) -> str:
-    """The file of a range or metarange, relative to the namespace."""
+    """The path of a range's or metarange's file, relative to the namespace."""
     return f"{LAKEFS_FOLDER}/{id}"
 
 
 def hash_rows(digest: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Add rows to the hash of their range: of each key and value its length as decimal digits, its bytes, a bar."""
+    """Add rows to the hash of their range: for each key and value, its length in decimal digits, its bytes, a bar."""
     for key, value in rows:
         digest.update(b"%d%b|%d%b|" % (len(key), key, len(value), value))
 
 
 def hash_properties(digest: Any, properties: Mapping[str, str]) -> None:
-    """Add the properties of a range to its hash, but for what is computed behind it."""
+    """Add the properties of a range to its hash, except `COMPUTED_PROPERTIES`."""
     kept = {key: value for key, value in properties.items() if key not in COMPUTED_PROPERTIES}
     digest.update(Identity().texts_by_text(kept).content())
 
@@ -103,11 +103,11 @@ class LakefsNamespace:
 
     @property
     def url(self) -> str:
-        """Of the storage namespace."""
+        """URL of the storage namespace."""
         return self._store.root_url
 
     def load_dump(self) -> RefsDump:
-        """The dump that was made last by the operation that leaves its ids in the namespace.
+        """Load the latest dump of lakeFS's older operation, which writes the ids to `MANIFEST_PATH`.
 
         Raises:
             NotFound: kind ``dump_not_found``: there is none.
@@ -123,11 +123,11 @@ class LakefsNamespace:
         return parse_refs_dump(text, where=self._store.url(MANIFEST_PATH))
 
     def rows(self, id: str) -> list[tuple[bytes, bytes]]:
-        """Keys and values of a range or metarange, sorted.
+        """Load keys and values of a range or metarange, sorted.
 
         Raises:
             NotFound: kind ``range_not_found``: its file is not in the namespace.
-            Corruption: it is damaged, or is not what its id names.
+            Corruption: it is damaged, or its contents do not match the id.
         Cost: 1 GET; about 3 us a row.
         """
         path = lakefs_range_path(id)
@@ -146,7 +146,7 @@ class LakefsNamespace:
         rows = list(table.rows())
         digest = hashlib.sha256()
         hash_rows(digest, rows)
-        without_properties = digest.hexdigest()  # as lakeFS has named ranges in its first versions
+        without_properties = digest.hexdigest()  # the id of ranges in lakeFS's first versions
         hash_properties(digest, table.properties)
         if id not in (digest.hexdigest(), without_properties):
             raise Corruption(
@@ -155,7 +155,7 @@ class LakefsNamespace:
         return rows
 
     def ranges(self, metarange_id: str) -> tuple[LakefsRange, ...]:
-        """The ranges of a metarange, in the order of their keys; of the empty id none. As `rows`; read once."""
+        """Load the ranges of a metarange, in the order of their keys; none for the empty id. As `rows`, but cached."""
         if not metarange_id:
             return ()
         ranges = self._ranges.get(metarange_id)
@@ -168,7 +168,7 @@ class LakefsNamespace:
         return ranges
 
     def records(self, metarange_id: str) -> Iterator[bytes]:
-        """The data of every value of a metarange, in the order of keys. As `rows`."""
+        """Iterate over the data of every value of a metarange, in the order of keys. As `rows`."""
         for range_ in self.ranges(metarange_id):
             for _, value in self.rows(range_.id):
                 yield split_value(value)[1]

@@ -1,13 +1,13 @@
-"""Restoring a dump of lakeFS: its commits, branches and tags become those of a bare repository.
+"""Restore a dump of lakeFS: its commits, branches and tags become those of a bare repository.
 
-Owns: how lakeFS's records become ours, and the order of writes. A commit keeps lakeFS's id. Its entries are written as
-ranges of our own, a commit at a time, as a change of its first parent's; objects stay where they are and are named by
-URL, as imported ones. Commits are recorded in batches; then branches and tags, in one write, which expects that the
-repository is still bare, and that no collection has begun meanwhile.
+Owns: the conversion of lakeFS's records to ours, and the order of writes. A commit keeps lakeFS's id. Its entries are
+written as our ranges, one commit at a time, as a change of its first parent's entries. Objects stay at their places,
+and are named by URL like imported objects. Commits are recorded in batches. Then branches and tags are recorded in one
+write, which expects that the repository is still bare, and that no collection has begun meanwhile.
 
-Invariants: until that write nothing can be seen, and a restore that ended early is repeated from its beginning; what
-it left is orphans. What a dump names and the namespace has not, or has damaged, ends the restore: there is no
-repository with a part of its history. docs/design/0072-moving-from-lakefs.md.
+Invariants: nothing is visible before that write. A restore that ended early is repeated from its beginning, and leaves
+only orphans. If a file that the dump names is missing or damaged, the restore fails: a repository never has a part of a
+history. docs/design/0072-moving-from-lakefs.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lakebed.repo.references.commits import is_commit_id
 from lakebed.repo.references.tags import list_tags, refuse_deleted
 
 _COMMITS_WRITTEN: Final = 1_000
-"""Commits of one write."""
+"""Most commits of one write."""
 _ROWS_OF_BATCH: Final = 8_192
 _SCHEME: Final = "://"
 _LOCAL: Final = "local://"
@@ -78,9 +78,9 @@ def check_bare(context: RepositoryContext) -> None:
 
 
 def is_restored(context: RepositoryContext, source: LakefsNamespace, dump: RefsDump) -> bool:
-    """Whether the repository has branches and tags, and every one of a dump at its commit there.
+    """Whether the repository is not bare, and has every branch and tag of a dump at the dump's commit.
 
-    Raises as `restore_refs`. Cost: 1 snapshot, and 2 GET where it has some.
+    Raises as `restore_refs`. Cost: 1 snapshot, and 2 GET if the repository is not bare.
     """
     with context.key_value.snapshot() as snapshot:
         branches = {name: branch.commit_id for name, branch in list_branches(context, hidden=True, snapshot=snapshot)}
@@ -102,12 +102,12 @@ def restore_refs(
     committer: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> RestoreReport:
-    """Make the history of a dump that of a bare repository.
+    """Restore the history of a dump into a bare repository.
 
     Args:
-        source: the storage namespace that the dump is of. Its objects are named there, and stay there.
-        committer: of the lines of the reference log.
-        progress: called with the number of commits that are read so far.
+        source: the storage namespace of the dump. Its objects stay there, and are named there.
+        committer: the committer in the lines of the reference log.
+        progress: called with the number of commits read so far.
 
     Raises:
         NotFound: kind ``range_not_found``: a file of lakeFS is missing.
@@ -129,7 +129,7 @@ def restore_refs(
 def load_references(
     source: LakefsNamespace, dump: RefsDump, *, repository: str, default_branch: str
 ) -> tuple[list[LakefsReference], list[LakefsReference], dict[str, LakefsCommit]]:
-    """The branches, tags and commits (by id) of a dump, if a repository can have them.
+    """Load branches, tags and commits (by id) of a dump, and check that a repository can have them.
 
     Raises as `restore_refs`. Cost: 1 GET for each range and metarange of the three.
     """
@@ -201,7 +201,7 @@ class _Restore:
     # ---- commits
 
     def _convert(self, commit: LakefsCommit) -> Commit:
-        """Our record of a commit whose parents are there."""
+        """Convert a commit whose parents are converted to our record."""
         if not is_commit_id(commit.id):
             raise Corruption(f"The dump has a commit {commit.id!r}, which is no id.", path=self._source.url)
         switched = commit.version >= PARENTS_SWITCHED or len(commit.parents) < 2
@@ -221,7 +221,7 @@ class _Restore:
         )
 
     def _metarange_of(self, metarange_id: str, base: Commit | None) -> MetarangeRef:
-        """The entries of a commit, as a change of its first parent's; of one state of lakeFS the same each time."""
+        """Write a commit's entries, as a change of its first parent's. A metarange of lakeFS is written only once."""
         known = self._metaranges.get(metarange_id)
         if known is not None:
             return known
@@ -265,7 +265,7 @@ class _Restore:
         )
 
     def _address(self, address: str, kind: int) -> str:
-        """Where an object is: a URL, or of an upload of this repository itself the path."""
+        """The address of an object: a URL, or for an upload of this repository itself the path."""
         if kind == FULL or (kind != RELATIVE and _SCHEME in address):
             url = "file://" + address.removeprefix(_LOCAL) if address.startswith(_LOCAL) else address
             parse_url(url)
@@ -309,7 +309,10 @@ class _Restore:
 
 
 def _parents_first(commits: dict[str, LakefsCommit]) -> Iterator[LakefsCommit]:
-    """All commits, each behind its parents. Raises `Corruption`: a parent is missing, or one descends from itself."""
+    """Iterate over all commits, each after its parents.
+
+    Raises `Corruption` if a parent is missing, or a commit descends from itself.
+    """
     children: dict[str, list[str]] = {}
     missing = {}
     for commit in commits.values():

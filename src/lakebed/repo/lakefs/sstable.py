@@ -1,9 +1,9 @@
-"""Sorted tables as Pebble and RocksDB write them, read whole: format 2 of block-based tables, the one lakeFS uses.
+"""Read sorted tables of Pebble and RocksDB, each as a whole: format 2 of block-based tables, which lakeFS uses.
 
 Owns: the layout of a table: blocks with shared prefixes of keys, an index of one or two levels, properties, a footer
-of 53 bytes. Invariants: keys come without the 8 bytes that Pebble puts behind each; only puts are accepted, for lakeFS
-writes nothing else. A table is checked by the reader of `lakebed.repo.lakefs.metaranges`, which knows what its name
-says of its contents, so checksums of blocks are not computed here.
+of 53 bytes. Invariants: keys are returned without the 8 bytes that Pebble puts behind each. Only puts are accepted,
+because lakeFS writes nothing else. Checksums of blocks are not verified here: `lakebed.repo.lakefs.metaranges` compares
+the contents of a table with the hash in its name.
 
 Layout, little-endian; a handle is two varints, offset and size; behind each block are a byte for its compression (0:
 none, 1: Snappy) and 4 bytes of checksum:
@@ -27,9 +27,9 @@ FOOTER_BYTES: Final = 53
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 FORMAT_VERSION: Final = 2
 TRAILER_BYTES: Final = 5
-"""Behind each block."""
+"""Bytes behind each block."""
 KEY_TAIL_BYTES: Final = 8
-"""Behind each key: the kind, then 7 bytes of sequence."""
+"""Bytes behind each key: the kind, then 7 bytes of the sequence number."""
 PUT: Final = 1
 PROPERTIES: Final = b"rocksdb.properties"
 INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
@@ -38,15 +38,15 @@ TWO_LEVELS: Final = 2
 _NOT_COMPRESSED: Final = 0
 _SNAPPY: Final = 1
 _BLOCK_BYTES_MAX: Final = 256 << 20
-"""Largest block after decompression: its size is given by the file."""
+"""Largest block after decompression. A limit is needed because the file states the size."""
 
 
 class SSTable:
     """A table in memory.
 
     Args:
-        content: the whole file.
-        path: for errors.
+        content: the bytes of the whole file.
+        path: its path, for errors.
 
     Raises:
         UnsupportedFormat: it is of another format or version.
@@ -77,7 +77,7 @@ class SSTable:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the writer of the table has added to the format's own properties, such as ``type``."""
+        """The properties that the table's writer added to those of the format, such as ``type``."""
         with _reading(self._path):
             return {
                 key.decode(): value.decode(errors="surrogateescape")
@@ -86,7 +86,7 @@ class SSTable:
             }
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values, in the order of keys. Raises `Corruption`. Cost: about 2 us a row."""
+        """Iterate over keys and values, in the order of keys. Raises `Corruption`. Cost: about 2 us a row."""
         with _reading(self._path):
             before: bytes | None = None
             for offset, size in self._data_handles():
@@ -133,7 +133,7 @@ class SSTable:
 
 
 class _reading:  # noqa: N801  # a context manager, which reads as a verb
-    """Name the file in errors of its bytes."""
+    """Turn errors in reading a file's bytes into errors that name the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""Sorted tables as Pebble and RocksDB read them, made in memory: what `lakebed.repo.lakefs.sstable` reads.
+"""Write sorted tables for Pebble and RocksDB, in memory: the format that `lakebed.repo.lakefs.sstable` reads.
 
-Owns: how rows become blocks. Invariants: keys are put in ascending order, each once; blocks are of Snappy, with
-xxHash64, of the format's checksums the one that this process computes fast. The id of a range depends on its rows, not
-on their blocks, so blocks need not be those that Pebble would cut.
+Owns: how rows become blocks. Invariants: keys are added in ascending order, each once. Blocks are compressed with
+Snappy, and have xxHash64 checksums, the fastest of the format's in this process. The id of a range depends on its rows,
+not on its blocks, so blocks need not be cut as Pebble would.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lakebed.repo.lakefs.sstable import FOOTER_BYTES, FORMAT_VERSION, INDEX_TYPE
 from lakebed.repo.lakefs.wire import encode_varint
 
 _BLOCK_BYTES: Final = 16 << 10
-"""Of a block before it is compressed."""
+"""Size of a block before it is compressed."""
 _RESTART_INTERVAL: Final = 16
-"""Entries from one whole key to the next."""
+"""Number of entries from one whole key to the next."""
 _KEY_TAIL: Final = bytes((PUT, 0, 0, 0, 0, 0, 0, 0))
 _SNAPPY: Final = b"\x01"
 _PLAIN: Final = b"\x00"
@@ -28,7 +28,7 @@ _XXHASH_64: Final = b"\x03"
 
 
 class _Block:
-    """Entries of one block."""
+    """The entries of one block."""
 
     def __init__(self, restart_interval: int = _RESTART_INTERVAL) -> None:
         self._restart_interval = restart_interval
@@ -59,11 +59,11 @@ class _Block:
 
 
 def encode_sstable(rows: Iterable[tuple[bytes, bytes]], *, properties: Mapping[str, str]) -> bytes:
-    """A table.
+    """Encode a table.
 
     Args:
         rows: keys and values, in ascending order of keys, each once.
-        properties: of the writer, such as ``type``.
+        properties: the writer's properties, such as ``type``.
 
     Cost: about 3 us a row.
     """
@@ -112,7 +112,7 @@ class _Table:
 
     def _end_block(self) -> None:
         handle = self._write(self._block.finish())
-        # Of an empty table the block is named too, by a key that no row has.
+        # The index also names the block of an empty table, by a key that no row has.
         self._index.add((self._last_key or b"") + _KEY_TAIL, handle)
         self._block = _Block()
 
@@ -129,7 +129,7 @@ class _Table:
         return handle
 
     def _properties(self, data_bytes: int, *, index_bytes: int) -> dict[bytes, bytes]:
-        """The properties that readers of the format look at."""
+        """The properties that readers of the format use."""
         return {
             INDEX_TYPE: bytes(4),
             b"rocksdb.column.family.id": encode_varint((1 << 31) - 1),
@@ -156,7 +156,7 @@ class _Table:
 
 
 def _shared_bytes(left: bytes, right: bytes) -> int:
-    """How many bytes two keys have in common at their beginnings."""
+    """The length of the common prefix of two keys."""
     end = min(len(left), len(right))
     if left[:end] == right[:end]:
         return end

@@ -1,8 +1,8 @@
-"""Lists of physical addresses for engines that know no lakeFS: Hive's ``SymlinkTextInputFormat`` reads them.
+"""Lists of physical addresses for engines that do not know lakeFS. Hive's ``SymlinkTextInputFormat`` reads them.
 
-Owns: where they are, which is where lakeFS puts them: ``symlinks/<repository>/<reference>/<folder>/symlink.txt`` in the
-namespace, with the URL of an object on each line. A list is as the reference was when it was written, is replaced by
-the next one, and pins nothing. Collections leave lists alone.
+Owns: their paths, which are lakeFS's: ``symlinks/<repository>/<reference>/<folder>/symlink.txt`` in the namespace, with
+the URL of an object on each line. A list shows the reference at the time when it was written. The next list replaces
+it. Lists pin nothing, and collections do not delete them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def write_symlinks(context: RepositoryContext, ref: str, *, prefix: str = "") ->
 
     Raises:
         NotFound: kind ``reference_not_found``.
-        InvalidRequest: a folder's name that no object of the store can have, such as ``a//b``.
-    Cost: a listing, and 1 PUT a folder. Memory: the entries of a folder and of those above it.
+        InvalidRequest: the store can have no object in a folder of this name, such as ``a//b``.
+    Cost: a listing, and 1 PUT a folder. Memory: the entries of a folder and of the folders above it.
     """
     with at_reference(context, ref) as view:
         rows = ((listed.path, listed.entry) for listed in view.list(prefix) if listed.entry is not None)
@@ -34,11 +34,11 @@ def write_symlinks(context: RepositoryContext, ref: str, *, prefix: str = "") ->
 
 
 def _folders_of(rows: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, list[Entry]]]:
-    """Folders and the entries directly in them, each folder once.
+    """Iterate over folders and the entries directly in them, each folder once.
 
     Args:
-        rows: in the order of paths. What is in folders below a folder comes between what is in itself, so a folder is
-            open as long as paths begin with it.
+        rows: in the order of paths. A folder's entries and those of its subfolders are mixed in this order, so a folder
+            stays open while paths begin with it.
     """
     above: list[tuple[str, list[Entry]]] = []
     for path, entry in rows:

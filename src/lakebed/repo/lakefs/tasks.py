@@ -1,4 +1,4 @@
-"""What the tasks of lakeFS's interface do, once they are recorded (`lakebed.repo.records.tasks`)."""
+"""Run the tasks of lakeFS's interface that `lakebed.repo.records.tasks` has recorded."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lakebed.repo.records.tasks import Task, end_task, load_task
 
 
 def run_task(context: RepositoryContext, id: str, *, storage_options: Mapping[str, str] | None = None) -> Task:
-    """Do a task, or do it again after a crash.
+    """Run a task, or repeat it after a crash.
 
-    A restore whose process ended between its last write and the note that it has ended finds the repository no longer
-    bare when it is repeated: with the branches of the dump, it is completed.
+    If a restore's process ended after its last write and before it recorded the end, the repeated restore finds that
+    the repository is not bare. If it has the branches and tags of the dump, the restore is completed.
 
     Args:
         storage_options: not used: these tasks stay in the repository's namespace.
 
     Returns:
-        Its record: completed, or as another process has ended it.
+        The task's record: completed, or as another process has ended it.
 
     Raises:
         NotFound: ``task_not_found``.
-        Whatever went wrong, which is also in the record, then failed.
+        The task's error, which is also in the record as a failure.
     """
     task = load_task(context, id)
     if task.state != "running":

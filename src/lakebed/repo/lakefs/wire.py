@@ -1,7 +1,7 @@
-"""Protocol Buffers on the wire: the numbered fields of a message, read and written. Pure.
+"""The wire format of Protocol Buffers: read and write the numbered fields of a message. Pure.
 
-Owns: varints, tags and lengths, as far as lakeFS's messages have them. Invariants: fields whose value is a message's
-default are not written; a reader passes over fields that it does not know. Source: Protocol Buffers, "Encoding".
+Owns: varints, tags and lengths, as far as lakeFS's messages use them. Invariants: fields with their default value are
+not written. A reader skips fields that it does not know. Source: Protocol Buffers, "Encoding".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VARINT_BITS_MAX = 64
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of variable length, and the position behind it. Raises `Corruption`."""
+    """Read an unsigned number of variable length; return it and the position behind it. Raises `Corruption`."""
     value = shift = 0
     while at < len(data) and shift < _VARINT_BITS_MAX:
         byte = data[at]
@@ -31,7 +31,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned number in its shortest form."""
+    """Encode an unsigned number in its shortest form."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -41,18 +41,18 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_signed(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number of variable length, as Go's ``binary.Varint`` has it, and the position behind it."""
+    """Read a zigzag number of variable length, as Go's ``binary.Varint``; return it and the position behind it."""
     value, at = read_varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
 def encode_signed(value: int) -> bytes:
-    """A number as Go's ``binary.PutVarint`` writes it."""
+    """Encode a number as Go's ``binary.PutVarint``."""
     return encode_varint(value << 1 if value >= 0 else ~value << 1 | 1)
 
 
 def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in the order of its bytes: numbers, and the values of numbers or bytes.
+    """Iterate over the fields of a message, in the order of its bytes: each field's number, and its number or bytes.
 
     Raises:
         Corruption: the bytes are not a message.
@@ -82,27 +82,27 @@ def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def signed_64(value: int) -> int:
-    """A number of an ``int64`` field, which a varint holds in two's complement."""
+    """The signed value of an ``int64`` field, whose varint holds it in two's complement."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A field with a number, in two's complement; nothing for 0."""
+    """Encode a field with a number, in two's complement; empty for 0."""
     return encode_varint(field << 3 | _VARINT) + encode_varint(value & (1 << 64) - 1) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """A field with bytes; nothing for none."""
+    """Encode a field with bytes; empty for no bytes."""
     return encode_varint(field << 3 | _BYTES) + encode_varint(len(value)) + value if value else b""
 
 
 def text_field(field: int, value: str) -> bytes:
-    """A field with a text; nothing for the empty one."""
+    """Encode a field with a text; empty for the empty text."""
     return bytes_field(field, value.encode())
 
 
 def map_field(field: int, values: Mapping[str, str]) -> bytes:
-    """A field with a map of texts, by ascending keys."""
+    """Encode a field with a map of texts, in the order of keys."""
     pieces = []
     for key in sorted(values):
         pair = text_field(1, key) + text_field(2, values[key])

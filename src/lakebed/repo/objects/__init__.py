@@ -1,1 +1,1 @@
-"""The bytes of entries: uploaded, read, and noticed when they changed."""
+"""The bytes of entries: upload and read them, and detect changes of them."""

@@ -1,9 +1,12 @@
-"""The bytes of entries: uploaded once, under a name of their own, and read from the address in an entry.
+"""The bytes of entries: each upload gets a new name, and bytes are read from the address in an entry.
 
-Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
-a staged entry never refers to a missing object; a name is used once (``data/<ulid>``) and put create-only, so a failed,
-repeated or late upload overwrites nothing; a copy is a copy of the bytes; imported objects are read where they are,
-never written. However large an object is, a stream holds a few parts of it.
+Owns: uploads, downloads, copies and signed URLs. Invariants:
+
+- An entry is made only for bytes that are durable, so a staged entry never refers to a missing object.
+- A name (``data/<ulid>``) is used once and put create-only, so a failed, repeated or late upload overwrites nothing.
+- A copy copies the bytes.
+- Imported objects are read at their places, and never written.
+- A stream holds a few parts of an object, however large the object is.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ CONTENT_TYPE: Final = "application/octet-stream"
 """The content type of an object without one."""
 
 METADATA_BYTES_MAX: Final = 64 << 10
-"""Of an entry's metadata and content type, in UTF-8: they are in every range and every listing."""
+"""Largest size of an entry's metadata and content type, in UTF-8: every range and every listing contains them."""
 
 LOOKS_MAX: Final = 8
-"""Entries of a path whose bytes a read asks for: each time a collection may have taken those of the one before."""
+"""Most entries of a path whose bytes a read tries: a collection may have deleted the bytes of each earlier entry."""
 
 READ_AHEAD_BYTES: Final = 1 << 20
-"""What an open file reads at least, and keeps."""
+"""Bytes that an open file reads at least, and buffers."""
 
 
 def upload(
@@ -56,17 +59,17 @@ def upload(
     """Store bytes under a new address.
 
     Args:
-        content: the whole body, or its chunks in order; an error of the iterator leaves nothing and comes out as it is.
-        content_type: of the object, such as ``text/csv``.
+        content: the whole body, or its chunks in order. An error of the iterator is passed on, and leaves nothing.
+        content_type: the object's content type, such as ``text/csv``.
 
     Returns:
-        The entry, to be staged: its bytes survive power loss by now. Until it is staged nothing refers to them, and a
-        collection takes them when they are old enough.
+        The entry, to be staged. Its bytes are durable. Until it is staged nothing refers to them, and a collection
+        deletes them when they are old enough.
 
     Raises:
         InvalidRequest: kind ``invalid_body``, ``invalid_metadata``.
-        Unavailable: the store failed; nothing is left but perhaps bytes that a collection finds.
-    Cost: 1 PUT; of chunks that are larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
+        Unavailable: the store failed. At most bytes are left that a collection finds.
+    Cost: 1 PUT; for chunks that are together larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
     """
     return upload_to(
         context.store, content, content_type=content_type, metadata=metadata, environment=context.environment
@@ -81,7 +84,7 @@ def upload_to(
     metadata: Mapping[str, str] | None = None,
     environment: Environment,
 ) -> Entry:
-    """As `upload`, into the storage namespace alone: for tasks of a job, which have no records."""
+    """As `upload`, with only the storage namespace: for tasks of a job, which have no records."""
     kept = check_metadata(metadata, content_type=content_type)
     address = new_address(environment)
     digest = hashlib.md5(usedforsecurity=False)
@@ -97,13 +100,13 @@ def upload_to(
 
 
 def upload_each(context: RepositoryContext, objects: Iterable[tuple[Buffer, str, dict[str, str]]]) -> list[Entry]:
-    """Store small objects, all of them durable when this returns.
+    """Store small objects. All are durable when this returns.
 
     Args:
-        objects: bytes, content type and metadata of each, as `check_metadata` has it.
+        objects: bytes, content type and metadata of each, as `check_metadata` returns it.
 
-    Raises as `upload`; then none is an entry, and a collection finds the bytes that are there.
-    Cost: 1 PUT an object; on a folder they are synced together, which takes hardly longer than one.
+    Raises as `upload`; then there are no entries, and a collection finds the bytes that were stored.
+    Cost: 1 PUT an object. In a local folder they are synced together, which takes hardly longer than one sync.
     """
     environment = context.environment
     now_ms = environment.clock.now_ms()
@@ -119,7 +122,7 @@ def upload_each(context: RepositoryContext, objects: Iterable[tuple[Buffer, str,
 
 
 def whole_body(content: Buffer | Iterable[Buffer]) -> memoryview | None:
-    """The body, when it is one; None: it comes in chunks. Raises `InvalidRequest` (``invalid_body``)."""
+    """The body as a whole; None: it comes in chunks. Raises `InvalidRequest` (``invalid_body``)."""
     try:
         memoryview(content)  # type: ignore[arg-type]  # that is the question
     except TypeError:
@@ -136,7 +139,7 @@ def _digest_chunks(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -
 
 
 def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CONTENT_TYPE) -> dict[str, str]:
-    """The metadata, if an entry can have it. Raises `InvalidRequest` (``invalid_metadata``)."""
+    """Return a copy of the metadata, if an entry can have it. Raises `InvalidRequest` (``invalid_metadata``)."""
     kept = {} if metadata is None else dict(metadata)
     texts = [content_type, *kept, *kept.values()]
     if not all(isinstance(text, str) for text in texts):
@@ -159,16 +162,16 @@ def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CO
 
 
 def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
-    """Find an entry and read its bytes; when a collection took them meanwhile, what has replaced it.
+    """Find an entry and read its bytes. If a collection deleted them meanwhile, read the entry that replaced it.
 
-    What is staged can be overwritten, deleted or reset, and its bytes are collected once they are old enough.
+    A staged entry can be overwritten, deleted or reset. Its bytes are collected once they are old enough.
 
     Args:
-        find: the entry now.
-        read: may be called `LOOKS_MAX` times.
+        find: returns the path's entry now.
+        read: reads an entry's bytes; called at most `LOOKS_MAX` times.
 
     Raises:
-        What both raise; `NotFound`, kind ``object_gone``: the bytes of the entry that is there now are missing.
+        The errors of both. `NotFound`, kind ``object_gone``: the bytes of the path's present entry are missing.
     """
     entry = find()
     for _ in range(LOOKS_MAX - 1):
@@ -180,9 +183,9 @@ def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
 
 
 def find_newer(find: Callable[[], Entry], entry: Entry, *, gone: NotFound) -> Entry:
-    """What has replaced an entry whose bytes could not be read.
+    """Find the entry that replaced one whose bytes are missing.
 
-    Raises what `find` raises; `gone` when it says something else, or nothing has replaced the entry.
+    Raises the errors of `find`. Raises `gone` if its kind is not ``object_gone``, or if the entry was not replaced.
     """
     if gone.kind == "object_gone":
         newest = find()
@@ -192,14 +195,14 @@ def find_newer(find: Callable[[], Entry], entry: Entry, *, gone: NotFound) -> En
 
 
 def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
-    """The bytes of an entry, or a part of them: read-only, as `ObjectStore.get`.
+    """Read the bytes of an entry, or a range of them. The result is read-only, as from `ObjectStore.get`.
 
     Raises:
         InvalidRequest: kind ``invalid_range``: the range is empty or starts past the end; ``import_not_allowed``.
-        NotFound: kind ``object_gone``: the bytes are not there any more; ``import_gone``: an imported object is not.
+        NotFound: kind ``object_gone``: the bytes are gone; ``import_gone``: an imported object is gone.
         Corruption: kind ``wrong_size``: there are fewer or more bytes than were stored; ``import_changed``: an imported
             object has another size or etag than at the import.
-    Cost: 1 GET; of an imported object 1 HEAD more.
+    Cost: 1 GET; for an imported object also 1 HEAD.
     """
     store, path = _locate(context, entry)
     with _explain_missing(context, entry):
@@ -207,9 +210,9 @@ def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | No
 
 
 def read_resident(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer | None:
-    """As `read`, of what can be had without waiting; None: `read` has to wait, or tells what is wrong with it.
+    """As `read`, if the bytes can be read without waiting; None: call `read`, which waits or raises the error.
 
-    For an event loop. Of an imported object always None. Raises as `read`. Cost: 1 GET; none where it is None.
+    For an event loop. Always None for an imported object. Raises as `read`. Cost: 1 GET; none if it returns None.
     """
     if is_foreign(entry.address):
         return None
@@ -218,9 +221,9 @@ def read_resident(context: RepositoryContext, entry: Entry, *, byte_range: ByteR
 
 
 def read_ranges(context: RepositoryContext, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
-    """Several parts of an entry's bytes, in the order asked; near ones are read together. Raises as `read`.
+    """Read several ranges of an entry's bytes, in the order of `ranges`; near ranges are joined. Raises as `read`.
 
-    Cost: 1 GET a joined range; of an imported object 1 HEAD more.
+    Cost: 1 GET a joined range; for an imported object also 1 HEAD.
     """
     store, path = _locate(context, entry)
     with _explain_missing(context, entry):
@@ -234,11 +237,11 @@ def stream(
     byte_range: ByteRange | None = None,
     chunk_bytes: int = STREAM_CHUNK_BYTES,
 ) -> Iterator[Buffer]:
-    """The bytes of an entry in chunks; the first is read by the call, so that its errors come first.
+    """Iterate over the bytes of an entry in chunks. The call itself reads the first chunk, and so raises its errors.
 
     Raises:
         As `read`.
-    Cost: 1 GET a chunk, each when it is asked for; of an imported object 1 or 2 HEADs more. Memory: 1 chunk.
+    Cost: 1 GET a chunk, lazily; for an imported object also 1 or 2 HEADs. Memory: 1 chunk.
     """
     store, path = _locate(context, entry)
     with _explain_missing(context, entry):
@@ -252,19 +255,20 @@ def ranges_file(
     look_again: Callable[[NotFound], int] | None = None,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> io.BufferedReader:
-    """Bytes that are read in ranges, as a file that can be read and sought, for libraries that want one.
+    """A seekable file over bytes that are read in ranges, for libraries that need a file.
 
     Args:
-        look_again: called when the first read finds no bytes: makes `read_range` read others, and returns their size.
-        read_ahead_bytes: what is read at least, and kept until it is read elsewhere.
+        look_again: called if the bytes are gone at the first read. Makes `read_range` read the bytes that replaced
+            them, and returns their size.
+        read_ahead_bytes: bytes to read at least, and to buffer until another part of the file is read.
 
-    Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
+    Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 for each larger read. Opening costs nothing.
     """
     return io.BufferedReader(_RangesFile(read_range, size_bytes, look_again), buffer_size=max(1, read_ahead_bytes))
 
 
 class _RangesFile(io.RawIOBase):
-    """Ranges of bytes, as a file without a buffer."""
+    """An unbuffered file over bytes that are read in ranges."""
 
     def __init__(
         self,
@@ -273,7 +277,7 @@ class _RangesFile(io.RawIOBase):
         look_again: Callable[[NotFound], int] | None,
     ) -> None:
         super().__init__()
-        self._look_again = look_again  # None once the caller knows anything of the bytes
+        self._look_again = look_again  # None once the caller has seen bytes or the size
         self._read_range = read_range
         self._size_bytes = size_bytes
         self._position = 0
@@ -302,7 +306,7 @@ class _RangesFile(io.RawIOBase):
         return len(body)
 
     def readall(self) -> bytes:
-        return bytes(self._take(sys.maxsize))  # the size is known when something was read
+        return bytes(self._take(sys.maxsize))  # a first read may change the size, so no size is computed here
 
     def _take(self, size_bytes: int) -> memoryview:
         looks_left = LOOKS_MAX - 1
@@ -324,12 +328,12 @@ class _RangesFile(io.RawIOBase):
 
 
 def copy(context: RepositoryContext, entry: Entry) -> Entry:
-    """A copy of the bytes under an address of its own, and its entry: all else is as it was, but for the time.
+    """Copy an entry's bytes to a new address, and return the copy's entry, with the same metadata and a new time.
 
     Raises:
         NotFound: as `read`.
-    Cost: 1 HEAD and 1 COPY inside the store, of a local one a read and a write; of an imported object a download and an
-    upload, as streams.
+    Cost: 1 HEAD and 1 COPY inside the store; in a local store a read and a write. An imported object is downloaded and
+    uploaded, as streams.
     """
     if is_foreign(entry.address):
         return upload(context, stream(context, entry), content_type=entry.content_type, metadata=entry.metadata)
@@ -340,9 +344,10 @@ def copy(context: RepositoryContext, entry: Entry) -> Entry:
 
 
 def _copy_new(store: ObjectStore, source: str, address: str) -> None:
-    """Copy inside the store to a new address, create-only where that costs no more than a copy.
+    """Copy inside the store to a new address, create-only if that costs no more than a copy.
 
-    Of buckets a create-only copy would go through this process; the address is new there, and it is looked at first.
+    In a bucket, the bytes of a create-only copy would go through this process. There the address is checked first,
+    which suffices because it is new.
     """
     if parse_url(store.root_url).scheme in ("file", "memory"):
         store.copy(source, address, create_only=True)
@@ -353,7 +358,7 @@ def _copy_new(store: ObjectStore, source: str, address: str) -> None:
 
 
 def physical_url(context: RepositoryContext, entry: Entry) -> str:
-    """Where the bytes are, for another engine; it holds no credential."""
+    """The URL of an entry's bytes, for another engine, without credentials."""
     return entry.address if is_foreign(entry.address) else context.store.url(entry.address)
 
 
@@ -364,27 +369,27 @@ def physical_urls(context: RepositoryContext, entries: Iterable[Entry]) -> list[
 
 
 def sign_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
-    """A URL with which anyone may read the bytes for a while. Raises `InvalidRequest` where the store has none."""
+    """Sign a URL with which anyone may read the bytes for a time. Raises `InvalidRequest` if the store has none."""
     store, path = _locate(context, entry)
     return store.signed_url(path, expires_in_s=expires_in_s)
 
 
 def sign_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
-    """A new address, and a URL with which anyone may put the bytes there; `link_object` makes an entry of them.
+    """A new address, and a URL with which anyone may put bytes there. `link_object` makes an entry of them.
 
-    Until the URL ends its holder may put other bytes there, so the address is never an entry's: `link_object` copies.
-    Raises `InvalidRequest` where the store has no signed URLs.
+    While the URL is valid, its holder may replace the bytes. So no entry gets this address: `link_object` copies the
+    bytes. Raises `InvalidRequest` if the store has no signed URLs.
     """
     address = new_upload(context.environment)
     return address, context.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
 
 
 def address_of(context: RepositoryContext, url: str) -> str:
-    """The address of an entry whose bytes are at a URL: inside the namespace its path, else the URL itself.
+    """The address for an entry whose bytes are at a URL: inside the namespace the path, else the URL itself.
 
     Raises:
-        InvalidRequest: kind ``invalid_address``: the repository keeps other things there; ``invalid_url``,
-            ``import_not_allowed``.
+        InvalidRequest: kind ``invalid_address``: the path is in the namespace, and is no object's address;
+            ``invalid_url``, ``import_not_allowed``.
     Cost: none.
     """
     inside = url.removeprefix(context.store.root_url + "/")
@@ -409,19 +414,19 @@ def link_object(
     content_type: str = CONTENT_TYPE,
     metadata: Mapping[str, str] | None = None,
 ) -> Entry:
-    """An entry of bytes that were put by another program: at an address of `sign_put`, or outside.
+    """Make an entry for bytes that another program has put: to an address of `sign_put`, or outside the repository.
 
     Args:
         url: an address, or a URL.
-        checksum: of the bytes, as the writer gives it; None: the store's etag.
+        checksum: the checksum that the writer states; None: the store's etag.
 
     Returns:
-        The entry, with the size that the store has.
+        The entry, with the size that the store reports.
 
     Raises:
         InvalidRequest: as `address_of`.
-        NotFound: nothing is there.
-    Cost: 1 HEAD; on a local folder its fsync; of what was put to a signed URL 1 HEAD and 1 COPY more.
+        NotFound: there are no bytes.
+    Cost: 1 HEAD; in a local folder also an fsync; for bytes that were put to a signed URL also 1 HEAD and 1 COPY.
     """
     kept = check_metadata(metadata, content_type=content_type)
     address = address_of(context, url)
@@ -438,7 +443,7 @@ def link_object(
 
 
 def _take_over(context: RepositoryContext, upload: str) -> str:
-    """A copy of an object put to a signed URL, at an address that has no signed URL; the first is garbage then."""
+    """Copy an object that was put to a signed URL to an address without one. The original is garbage then."""
     address = new_address(context.environment)
     with _explain_missing(context, Entry(upload, 0, "", 0)):
         _copy_new(context.store, upload, address)
@@ -451,7 +456,7 @@ def _locate(context: RepositoryContext, entry: Entry) -> tuple[ObjectStore, str]
 
 @contextmanager
 def _explain_missing(context: RepositoryContext, entry: Entry) -> Iterator[None]:
-    """Say of missing bytes what became of them."""
+    """Turn `NotFound` for missing bytes into an error that explains where they went."""
     try:
         yield
     except NotFound as missing:

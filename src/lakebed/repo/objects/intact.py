@@ -1,12 +1,12 @@
-"""Reads of an entry's bytes that notice when the bytes are not those that the entry was made of.
+"""Read an entry's bytes, and detect bytes that are not those that the entry was made for.
 
-Owns: how an entry is compared with what its store answers.
+Owns: the comparison of an entry with its store's answers.
 
 Invariants:
-- A read gives as many bytes as the entry promises, or fails.
-- A read of an imported object fails when the source has another size or etag than at the import. The source is looked
-  at after its bytes were read, so a change before or during the read is seen.
-- No checksum is computed: that is the work of a deep check (`lakebed.fsck.repository`).
+- A read returns as many bytes as the entry states, or fails.
+- A read of an imported object fails if the source has another size or etag than at the import. The source is checked
+  after its bytes were read, so a change before or during the read is detected.
+- No checksum is computed: a deep check does that (`lakebed.fsck.repository`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lakebed.repo.model.model import Entry
 from lakebed.repo.outside.foreign import is_foreign
 
 _FILE_ETAG: Final = re.compile("[0-9a-f]+-([0-9a-f]+-[0-9a-f]+)")
-"""Of a file: inode, time and size. A backup that is restored has another inode and the same time and size."""
+"""Etag of a file: inode, time and size. A file restored from a backup has another inode, and the same time and size."""
 _S3_ETAG: Final = re.compile("[0-9a-f]{32}(-[0-9]+)?")
 
 
 def read_object(store: ObjectStore, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
-    """The bytes of an entry, or a range of them.
+    """Read the bytes of an entry, or a range of them.
 
     Raises:
         InvalidRequest: kind ``invalid_range``: it is empty, or starts past the entry's end.
-        NotFound: the object is not there.
-        Corruption: kind ``wrong_size``, of an imported object ``import_changed``.
-    Cost: 1 GET; of an imported object 1 HEAD more.
+        NotFound: the object is missing.
+        Corruption: kind ``wrong_size``, or for an imported object ``import_changed``.
+    Cost: 1 GET; for an imported object also 1 HEAD.
     """
     size_bytes = _length(entry, byte_range)
     with _inside(store, path, entry):
@@ -47,14 +47,17 @@ def read_object(store: ObjectStore, path: str, entry: Entry, *, byte_range: Byte
 def read_resident_object(
     store: ObjectStore, path: str, entry: Entry, *, byte_range: ByteRange | None = None
 ) -> Buffer | None:
-    """As `read_object` of one that was not imported, without waiting; None: that one tells. Cost: 1 GET or none."""
+    """As `read_object` for an uploaded object, without waiting; None: call `read_object`. Cost: 1 GET or none."""
     size_bytes = _length(entry, byte_range)
     body = store.get_resident(path, byte_range=byte_range)
     return body if body is not None and memoryview(body).nbytes == size_bytes else None
 
 
 def read_object_ranges(store: ObjectStore, path: str, entry: Entry, ranges: Sequence[ByteRange]) -> list[Buffer]:
-    """Several ranges, in the order asked. Raises as `read_object`. Cost: 1 GET a joined range, and as there."""
+    """Read several ranges, in the order of `ranges`. Raises as `read_object`.
+
+    Cost: 1 GET a joined range; for an imported object also 1 HEAD.
+    """
     sizes = [_length(entry, byte_range) for byte_range in ranges]
     with _inside(store, path, entry):
         bodies = store.get_ranges(path, ranges)
@@ -65,9 +68,9 @@ def read_object_ranges(store: ObjectStore, path: str, entry: Entry, ranges: Sequ
 def stream_object(
     store: ObjectStore, path: str, entry: Entry, *, byte_range: ByteRange | None = None, chunk_bytes: int
 ) -> Iterator[Buffer]:
-    """The bytes in chunks; the first is read by the call. Raises as `read_object`.
+    """Iterate over the bytes in chunks. The call itself reads the first chunk. Raises as `read_object`.
 
-    Cost: 1 GET a chunk; of an imported object 1 HEAD more, and another one before the last of several chunks.
+    Cost: 1 GET a chunk; for an imported object also 1 HEAD, and another before the last of several chunks.
     """
     size_bytes = _length(entry, byte_range)
     if size_bytes == 0:
@@ -94,13 +97,13 @@ def _check(store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer]
 
 
 def check_source(entry: Entry, meta: ObjectMeta) -> None:
-    """Fail unless an imported object still is what was imported.
+    """Fail if an imported object is no longer the same as at the import.
 
-    The size decides, and the etag where the entry has one. An entry that a client staged may have a checksum of the
-    client's instead: it is not compared when it does not look as the etag does, or when the object is older.
+    Compares the size, and the etag if the entry has one. An entry that a client staged may have the client's checksum
+    instead. It is not compared if its form differs from the etag's, or if the object is older than the entry.
 
     Args:
-        meta: of the object now, from the store.
+        meta: the store's present data of the object.
 
     Raises:
         Corruption: kind ``import_changed``.
@@ -129,7 +132,7 @@ def _is_same_etag(entry: Entry, meta: ObjectMeta) -> bool:
 
 
 def _length(entry: Entry, byte_range: ByteRange | None) -> int:
-    """How many bytes a range gives. Raises `InvalidRequest` (``invalid_range``)."""
+    """The number of bytes in a range of an entry. Raises `InvalidRequest` (``invalid_range``)."""
     if byte_range is None:
         return entry.size_bytes
     start, end = byte_range
@@ -144,7 +147,7 @@ def _length(entry: Entry, byte_range: ByteRange | None) -> int:
 
 
 def _check_read(store: ObjectStore, path: str, entry: Entry, bodies: Iterable[tuple[Buffer, int]]) -> None:
-    """Compare what was read with how many bytes were expected, and look at an imported object."""
+    """Compare the sizes of bodies with the expected ones, and check the source of an imported object."""
     if is_foreign(entry.address):
         check_source(entry, store.head(path))
     if any(memoryview(body).nbytes != size_bytes for body, size_bytes in bodies):
@@ -153,7 +156,7 @@ def _check_read(store: ObjectStore, path: str, entry: Entry, bodies: Iterable[tu
 
 @contextmanager
 def _inside(store: ObjectStore, path: str, entry: Entry) -> Iterator[None]:
-    """A range inside the entry that the store finds outside of the object: the object is too short."""
+    """Turn the store's ``invalid_range`` into ``wrong_size``: the range is in the entry, so the object is too short."""
     try:
         yield
     except InvalidRequest as error:

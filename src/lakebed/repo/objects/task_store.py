@@ -1,13 +1,13 @@
-"""`TaskStore`: the files of a branch for tasks that run in other processes, which have none of its records.
+"""`TaskStore`: the files of a branch for tasks that run in other processes, without the repository's records.
 
-Owns: what a task may do with such files. It reads paths whose entries it was given, at the addresses that the entries
-name, and it uploads new objects under addresses of their own. Nothing that it uploads is visible until the process that
-has the repository stages it (`EntryStore.stage_entries`).
+Owns: what a task may do with these files. It reads paths whose entries it was given, at the addresses in the entries,
+and uploads new objects to new addresses. Its uploads are invisible until the process that has the repository stages
+them (`EntryStore.stage_entries`).
 
-Invariants: a path reads as one object for the whole task, whatever happens to the branch meanwhile; an upload
-overwrites nothing; what a failed task has uploaded is named by no entry, and a collection takes it once it is older
-than `CollectionOptions.grace`. A pickled store holds credentials: put it into a function that is shipped to a task,
-never into a path, a column or a setting.
+Invariants: a path reads as the same object for the whole task, even if the branch changes meanwhile. An upload
+overwrites nothing. No entry names the uploads of a failed task, and a collection deletes them once they are older than
+`CollectionOptions.grace`. A pickled store holds credentials: put it into a function that is sent to a task, never into
+a path, a column or a setting.
 """
 
 from __future__ import annotations
@@ -33,53 +33,53 @@ from lakebed.runtime import Environment
 
 @runtime_checkable
 class EntryStore(Protocol):
-    """A store whose paths are entries: the bytes of an object are at an address that its entry names."""
+    """A store whose paths have entries: an object's bytes are at the address in its entry."""
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
-        """The entries of paths, all of one moment; paths that have none are left out.
+        """Return the entries of paths, all of one moment. Paths without an entry are left out.
 
         Cost: 1 snapshot of the key-value store, 1 read a staging token for all paths together, and the ranges that may
         hold them; through a server 1 request for up to 100,000 paths.
         """
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
-        """Give many paths their entries in one atomic change; the bytes are there already.
+        """Stage entries at many paths in one atomic change. Their bytes must have been uploaded.
 
         Raises:
             NotFound: kind ``branch_not_found``.
             InvalidRequest: kind ``read_only``, ``protected_branch``, ``reserved_path``, ...
-            Conflict: kind ``upload_expired``: a collection may have taken the bytes; nothing was staged.
+            Conflict: kind ``upload_expired``: a collection may have deleted the bytes; nothing was staged.
             Unavailable, OutcomeUnknown: see `ObjectStore.put`; staging the same entries again is harmless.
         Cost: 1 write of the key-value store; through a server 1 request.
         """
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
-        """What tasks read and upload with; to be pickled.
+        """Return a store with which tasks read and upload, to be pickled.
 
         Args:
-            writes: refuse now what could not be staged later.
+            writes: the tasks will upload: fail now if their uploads could not be staged later.
 
         Raises:
             NotFound: the branch is gone.
-            InvalidRequest: it shows a commit, or is protected, and `writes`.
+            InvalidRequest: `writes` is set, and this store shows a commit or the branch is protected.
         """
 
     def inside_url(self) -> str | None:
-        """The URL below which uploads are, for engines that read objects themselves; None: out of reach."""
+        """The URL below which uploads are, for engines that read objects themselves; None: they cannot be reached."""
 
 
 class ObjectBytes(Protocol):
-    """Where the bytes of entries are, for a process without the repository's records. Picklable."""
+    """Access to the bytes of entries for a process without the repository's records. Picklable."""
 
     @property
     def url(self) -> str:
-        """Of the place, for error messages."""
+        """URL of the place of the bytes, for error messages."""
 
     def read(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
-        """The bytes of an entry, or a range of them. Raises `NotFound` when they are gone. Cost: 1 GET."""
+        """Read the bytes of an entry, or a range of them. Raises `NotFound` if they are gone. Cost: 1 GET."""
 
     def read_ranges(self, path: str, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges, in the order asked. Raises as `read`. Cost: at most 1 GET a range."""
+        """Read several ranges, in the order of `ranges`. Raises as `read`. Cost: at most 1 GET a range."""
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
         """Store bytes under a new address. Cost: as `lakebed.repo.objects.data.upload`."""
@@ -87,10 +87,10 @@ class ObjectBytes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StorageBytes(ObjectBytes):
-    """Bytes in storage that the process reaches itself.
+    """Bytes in storage that this process reaches directly.
 
     Attributes:
-        foreign: where imported objects are read.
+        foreign: the stores of imported objects.
     """
 
     store: ObjectStore
@@ -122,9 +122,9 @@ class TaskStore(ObjectStore):
     Listings, copies, URLs, views of folders and counts are refused.
 
     Args:
-        source: where bytes are.
-        root_url: of the branch's folder, for error messages.
-        entries: what can be read, by path in the folder.
+        source: access to the bytes.
+        root_url: URL of the branch's folder, for error messages.
+        entries: the entries that can be read, by path in the folder.
     """
 
     def __init__(self, source: ObjectBytes, *, root_url: str, entries: Mapping[str, Entry] | None = None) -> None:
@@ -140,11 +140,11 @@ class TaskStore(ObjectStore):
         return _reopen, (self._source, self._root_url, self._entries)
 
     def with_entries(self, entries: Mapping[str, Entry]) -> TaskStore:
-        """The same place with other files to read, and no uploads."""
+        """Return a store of the same place with other files to read, and no uploads."""
         return TaskStore(self._source, root_url=self._root_url, entries=entries)
 
     def uploads(self) -> list[tuple[str, Entry]]:
-        """What was put here, to be staged: path in the folder and entry, in no order."""
+        """The uploads, to be staged: path in the folder and entry, in no order."""
         return list(self._uploads.items())
 
     @property
@@ -189,7 +189,7 @@ class TaskStore(ObjectStore):
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        """As `put`, of chunks; its size in bytes."""
+        """As `put`, from chunks. Returns the size in bytes."""
         check_path(path)
         if create_only:
             self._refuse("decide whether a path is free")
@@ -197,13 +197,13 @@ class TaskStore(ObjectStore):
         return entry.size_bytes
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Drop uploads; a collection deletes their bytes. Other paths are the branch's, and are refused."""
+        """Forget uploads; a collection deletes their bytes. Other paths belong to the branch, and are refused."""
         for path in paths:
             if self._uploads.pop(check_path(path), None) is None:
                 self._refuse(f"delete {path}")
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`. What is here is durable."""
+        """See `ObjectStore.sync`. Uploads are durable already."""
         for path in paths:
             self._entry(path)
 

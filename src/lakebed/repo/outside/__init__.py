@@ -1,1 +1,1 @@
-"""Places outside of a repository: which addresses may be reached, and by whom."""
+"""Places outside of a repository: which addresses may be reached, and for which repository or key."""

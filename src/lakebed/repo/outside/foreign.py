@@ -1,8 +1,8 @@
-"""Objects outside of a repository's namespace: where imported entries point.
+"""Objects outside of a repository's namespace, to which imported entries point.
 
-Owns: the stores such addresses are read from. Invariants: an address is a URL, and what is read through it is never
-written or deleted; a server that must not read every URL that a client names lists the allowed locations
-(`lakebed.repo.outside.import_policy`), and asks both when an entry is made and when it is read.
+Owns: the stores from which such addresses are read. Invariants: an address is a URL. Objects that are read through it
+are never written or deleted. A server that must not read every URL that a client names lists the allowed folders
+(`lakebed.repo.outside.import_policy`). A URL is checked when an entry is made, and again when it is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakebed.repo.outside.namespace import is_of_lakefs
 from lakebed.runtime import Environment
 
 STORE_COUNT_MAX = 64
-"""Stores that are kept open; the one that was used least recently goes when there are more."""
+"""Most stores that are kept open. If there are more, the least recently used one is dropped."""
 
 
 def is_foreign(address: str) -> bool:
@@ -39,7 +39,7 @@ def is_foreign(address: str) -> bool:
 
 
 class _Opened:
-    """Stores that are open, by what they are opened with; shared by all views."""
+    """The open stores, by the URL of their root; shared by all views."""
 
     def __init__(
         self, scheme: Scheme | None, storage_options: Mapping[str, str] | None, environment: Environment | None
@@ -67,12 +67,12 @@ class ForeignStores:
     """Stores by their root: a bucket, a container, a folder. Thread-safe.
 
     Args:
-        like: the URL of the repository's own storage; `storage_options` are for stores of its kind, and those of other
-            kinds are opened with what the environment variables say.
+        like: the URL of the repository's own storage. Stores of its kind are opened with `storage_options`, stores of
+            other kinds with the settings in environment variables.
         storage_options: the vendor's settings and credentials.
         allowed: folders below which objects may be named and read, such as ``s3://bucket/raw``, or for one repository
-            only ``analytics=s3://bucket/raw``; None: everywhere. Of `like` and `records` nothing that is not named, and
-            never the records, a repository's namespace or another store.
+            only ``analytics=s3://bucket/raw``; None: everywhere. With a list, folders inside `like` must be listed
+            themselves. The records, a repository's namespace and another store are never allowed.
         records: the URL of the records of repositories.
         environment: clock, randomness and concurrency of the stores.
     """
@@ -103,7 +103,7 @@ class ForeignStores:
         return f"ForeignStores({len(self._opened)} open)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """The same stores, opened anew: for tasks of a job. It holds credentials, as a pickled store does."""
+        """Pickle for tasks of a job, which open the stores again. Holds credentials, as a pickled store does."""
         policy = self._policy
         if policy is not None:
             policy = replace(policy, taken=_Known(tuple(policy.taken())))
@@ -112,13 +112,13 @@ class ForeignStores:
         return _reopen, given
 
     def of(self, repository: str, *, is_limited: bool = False, namespace: str | None = None) -> ForeignStores:
-        """A view of one repository. The stores are shared.
+        """Return a view for one repository. The stores are shared.
 
         Args:
-            namespace: the URL of its namespace, which it shares with lakeFS: objects of lakeFS there may be named and
-                read in this repository; None: as before.
-            is_limited: for a key that is limited to some repositories: it may name only folders that are allowed for
-                this repository. What is in the repository already is still read.
+            is_limited: the view is for a key that is limited to some repositories. It may name only folders that are
+                allowed for this repository. Existing entries of the repository can still be read.
+            namespace: the URL of the repository's namespace if it shares that with lakeFS: lakeFS's objects there may
+                be named and read in this repository. None: as in this view.
         """
         view = copy(self)
         view._repository, view._is_limited = repository, is_limited
@@ -127,14 +127,14 @@ class ForeignStores:
         return view
 
     def protecting(self, taken: Callable[[], Iterable[str]]) -> ForeignStores:
-        """A view in which folders of the storage are never allowed: those that `taken` returns at each moment."""
+        """Return a view in which the folders of the storage that `taken` returns at each check are never allowed."""
         view = copy(self)
         if self._policy is not None:
             view._policy = replace(self._policy, taken=taken)
         return view
 
     def locate(self, address: str) -> tuple[ObjectStore, str]:
-        """The store and the path in it that an address names, to read what an entry names.
+        """Return the store of an address and the path in it, to read an entry's bytes.
 
         Raises:
             InvalidRequest: kind ``invalid_url``: not the URL of an object; ``import_not_allowed``: it may not be read.
@@ -143,19 +143,19 @@ class ForeignStores:
         return self._locate(address, use="read")
 
     def locate_new(self, address: str) -> tuple[ObjectStore, str]:
-        """The same for an address that becomes an entry. Raises as `locate`. Cost: no request."""
+        """As `locate`, for an address that becomes an entry. Raises as `locate`. Cost: no request."""
         return self._locate(address, use="name")
 
     def folder(self, address: str) -> StoreUrl:
-        """Where the folder is that an address names, to list what can be imported from it. Raises as `locate`."""
+        """Return the real URL of a folder, to list what can be imported from it. Raises as `locate`."""
         return self._judge(parse_url(address), address, use="list")
 
     def open(self, address: str) -> ObjectStore:
-        """The folder that an address names, as a store. Raises as `locate`."""
+        """Open the folder at an address as a store. Raises as `locate`."""
         return self.store(self.folder(address))
 
     def store(self, url: StoreUrl) -> ObjectStore:
-        """The store of a folder that `folder` has told."""
+        """Open the store of a folder, by the URL that `folder` returned."""
         if url.scheme == "file" or not url.prefix:
             return self._opened.get(url)
         return self._opened.get(StoreUrl(url.scheme, url.place, "")).sub(url.prefix)
@@ -163,7 +163,7 @@ class ForeignStores:
     def check(self, addresses: Iterable[str]) -> None:
         """Refuse addresses of objects that may not become entries. Raises as `locate`.
 
-        Cost: no request; a folder of this machine is looked at once, however many of its objects are named.
+        Cost: no request; a folder of this machine is examined once, however many of its objects are named.
         """
         if self._policy is None:
             return
@@ -189,7 +189,7 @@ class ForeignStores:
         if url.scheme != "file":
             self._judge(url, address, use=use)
             return self._opened.get(StoreUrl(url.scheme, url.place, "")), url.prefix
-        # What is opened is what was judged. An object that is a link itself is refused by the store.
+        # Open exactly the folder that was checked. The store refuses an object that is a link itself.
         place = StoreUrl("file", "", folder)
         if self._policy is None:
             return self._opened.get(place), name
@@ -198,7 +198,7 @@ class ForeignStores:
         return self._opened.get(place), name
 
     def _judge(self, url: StoreUrl, address: str, *, use: Use, is_real: bool = False) -> StoreUrl:
-        """The URL where it really is, if it is allowed."""
+        """Return the real URL, with links followed, if it is allowed."""
         if self._policy is None:
             return url
         real = url if is_real else real_url(url)
@@ -215,7 +215,7 @@ class ForeignStores:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Folders that were taken when a view was sent to another process."""
+    """Returns the folders that were taken when the view was pickled for another process."""
 
     folders: tuple[str, ...]
 
@@ -224,7 +224,7 @@ class _Known:
 
 
 def _is_service(records: str | os.PathLike[str]) -> bool:
-    """Whether records are in a database of another kind, and not in a folder or bucket."""
+    """Whether records are in a database server, not in a folder or bucket."""
     return os.fspath(records).startswith(("postgresql://", "postgres://"))
 
 

@@ -1,9 +1,12 @@
-"""Where imported objects may be: the folders that an operator allows, and what is never among them.
+"""Where imported objects may be: the folders that an operator allows, and places that are never allowed.
 
-Owns: `ImportPolicy`, the judgement of a URL that a client names. Invariants: a folder of this machine is judged by
-where it is once links are followed, and is opened there, so no spelling of a path reaches more than another; nothing
-below the storage of the repositories is allowed unless the operator has allowed a folder inside it; the records, the
-namespaces of repositories and the other stores of the storage are refused whatever is allowed.
+Owns: `ImportPolicy`, which decides on a URL that a client names. Invariants:
+
+- A folder of this machine is checked, and opened, at its real path, with links followed. So no spelling of a path
+  reaches more than another.
+- Below the storage of the repositories, only folders inside it that the operator allows are allowed.
+- The records, the namespaces of repositories and the other stores of the storage are always refused.
+
 docs/design/0030-limits-of-server-clients.md.
 """
 
@@ -20,18 +23,18 @@ from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.repo.outside.namespace import METADATA_FOLDER, STORE_SUFFIXES, overlaps
 
 Use = Literal["read", "name", "list"]
-"""What a URL is for: reading an object that an entry names already, naming one in a new entry, listing a folder."""
+"""The use of a URL: read the object of an existing entry, name an object in a new entry, or list a folder."""
 
 _OF_REPOSITORY: Final = re.compile(r"([a-z0-9][a-z0-9-]{2,62})=(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedFolder:
-    """A folder or bucket that objects may be imported from.
+    """A folder or bucket from which objects may be imported.
 
     Attributes:
-        url: of the folder, where it really is.
-        repository: the only one that may import from it; None: all, by keys that may see all.
+        url: real URL of the folder, with links followed.
+        repository: the only repository that may import from it; None: all, with keys that are not limited.
     """
 
     url: StoreUrl
@@ -39,11 +42,11 @@ class AllowedFolder:
 
 
 def parse_allowed_folders(texts: Sequence[str | os.PathLike[str]]) -> tuple[AllowedFolder, ...]:
-    """The folders of a setting: each a URL, or ``repository=URL`` for one repository only.
+    """Parse the folders of a setting: each is a URL, or ``repository=URL`` for one repository only.
 
     Raises:
         InvalidRequest: kind ``invalid_url``.
-    Cost: of a folder of this machine a look at each folder above it.
+    Cost: for a folder of this machine, 1 system call for each folder above it.
     """
     folders = []
     for given in texts:
@@ -55,19 +58,22 @@ def parse_allowed_folders(texts: Sequence[str | os.PathLike[str]]) -> tuple[Allo
 
 
 def real_url(url: StoreUrl) -> StoreUrl:
-    """A URL with the links of its path followed; of a bucket the same. Cost: a look at each folder above it."""
+    """A URL with the links of its path followed; a bucket's URL unchanged.
+
+    Cost: 1 system call for each folder above it.
+    """
     return StoreUrl("file", "", os.path.realpath(url.prefix)) if url.scheme == "file" else url
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPolicy:
-    """What may be imported.
+    """Decides which URLs may be imported, read or listed.
 
     Attributes:
-        allowed: by the operator.
+        allowed: the folders that the operator allows.
         root: the storage of the repositories.
-        records: where their records are, when that is a folder or a bucket.
-        taken: the namespaces of all repositories, relative to `root`; asked when a folder inside it is named.
+        records: the place of their records, if it is a folder or a bucket.
+        taken: returns the namespaces of all repositories, relative to `root`; called for a URL inside `root`.
     """
 
     allowed: tuple[AllowedFolder, ...]
@@ -76,15 +82,15 @@ class ImportPolicy:
     taken: Callable[[], Iterable[str]] = tuple
 
     def refusal(self, url: StoreUrl, *, use: Use, repository: str, is_limited: bool) -> str | None:
-        """Why a URL is refused; None: it is allowed.
+        """The reason why a URL is refused; None: it is allowed.
 
         Args:
-            url: of an object or a folder, where it really is (`real_url`).
-            repository: whose entry it is, or becomes.
-            is_limited: the key that asks is limited to some repositories: what is allowed for all is not for it.
-                Reading does not depend on it: what is in a repository may be read by every key that may read that.
+            url: the real URL of an object or a folder (`real_url`).
+            repository: the repository whose entry it is, or becomes.
+            is_limited: the caller's key is limited to some repositories, so folders that are allowed for all
+                repositories do not count. Ignored for reads: a key that may read a repository may read all its entries.
 
-        Cost: no request of a store; inside of the storage a scan of the records of repositories.
+        Cost: no request to a store; for a URL inside the storage, a scan of the records of repositories.
         """
         allowed = [
             folder.url
@@ -107,14 +113,14 @@ class ImportPolicy:
         return None
 
     def _holds(self, url: StoreUrl, *, use: Use) -> bool:
-        """Whether something is the records or in them; of a folder that is listed, also whether they are in it."""
+        """Whether a URL is inside the records, or for a listing, whether the storage or the records are inside it."""
         if self.records is not None and path_inside(url, self.records) is not None:
             return True
         places = [place for place in (self.root, self.records) if place is not None]
         return use == "list" and any(path_inside(place, url) is not None for place in places)
 
     def _is_taken(self, inside: str) -> bool:
-        """Whether a path of the storage is in a store, or has one in it. Names count without case: disks may too."""
+        """Whether a path of the storage is in a store, or has one in it. Ignores case, because disks may, too."""
         path = inside.casefold()
         first = path.partition("/")[0]
         if not path or first == METADATA_FOLDER or first.endswith(STORE_SUFFIXES):
@@ -123,7 +129,7 @@ class ImportPolicy:
 
 
 def path_inside(url: StoreUrl, root: StoreUrl) -> str | None:
-    """The path of something inside a folder, ``""`` for the folder itself; None: it is outside."""
+    """The path of a URL relative to a folder, ``""`` for the folder itself; None: it is outside."""
     if (url.scheme, url.place) != (root.scheme, root.place):
         return None
     if url.scheme == "file":
@@ -134,7 +140,7 @@ def path_inside(url: StoreUrl, root: StoreUrl) -> str | None:
 
 
 def _inside_folder(path: str, folder: str) -> str | None:
-    """The same of folders of this machine, which may have other names too: letters of another case, mounts."""
+    """As `path_inside`, for folders of this machine, which may have several names: in another case, through mounts."""
     if path == folder:
         return ""
     if path.startswith(folder.rstrip("/") + "/"):
@@ -163,7 +169,7 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def refusal_error(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:
-    """The error for a URL that is refused."""
+    """The error for a refused URL."""
     hint = (
         f"the access key is limited to some repositories, so a place must be allowed for {repository} itself "
         f"(--import-from {repository}=URL)"

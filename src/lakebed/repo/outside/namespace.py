@@ -1,9 +1,9 @@
-"""Storage namespaces: which folder of the storage a repository's objects are in, and how it becomes its own.
+"""Storage namespaces: the folder of the storage with a repository's objects, and how a repository claims it.
 
 Owns: the marker `MARKER_PATH` and `claim_namespace`. Invariants: a namespace is a folder inside the storage, neither
-its root nor inside the folder of records; the marker is put create-only before the repository is recorded, so no two
-catalogs over one storage take the same folder. An interrupted creation leaves at most the marker: the next one of
-the same catalog takes that over, with the same uid, so that of several only one can be recorded.
+its root nor inside the folder of records. The marker is put create-only before the repository is recorded, so no two
+catalogs over one storage take the same folder. An interrupted creation leaves at most the marker. The next creation of
+the same catalog takes over the marker with its uid, so only one of several creations can be recorded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from lakebed.repo.model.model import RepositoryRecord
 
 REPOSITORY_SUFFIX: Final = ".repo"
-"""Ends the default namespace of a repository: ``<name>.repo``."""
+"""Ending of a repository's default namespace: ``<name>.repo``."""
 
 METADATA_FOLDER: Final = "_repositories"
-"""Where the database of records is, in the storage."""
+"""Folder of the database of records, in the storage."""
 
 STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
-"""Ends of the names of stores at the top of a lake: databases of tables, databases, repositories (`lakebed.lake`)."""
+"""Endings of names at the top of a lake: namespaces of tables, databases, repositories (`lakebed.lake`)."""
 
 _TIME_CHARACTERS: Final = 10
-"""Of a ULID, before what is random."""
+"""Characters of a ULID that are its time, before the random ones."""
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 
@@ -46,7 +46,7 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 
 
 class _Marker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+    """The content of `MARKER_PATH`. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     format: int
     home: str
@@ -54,7 +54,7 @@ class _Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     created_at_ms: int
     is_shared: bool = False
-    """As `RepositoryRecord.is_shared`, which a version that does not know it drops when it changes the record."""
+    """As `RepositoryRecord.is_shared`, which an older version drops when it changes the record."""
 
 
 def namespace_folder(namespace: str, *, root_url: str) -> str:
@@ -65,7 +65,7 @@ def namespace_folder(namespace: str, *, root_url: str) -> str:
 
     Raises:
         InvalidRequest: kind ``outside_storage``; ``invalid_namespace``: it is the storage itself, the folder of
-            records or inside it, or no path.
+            records or inside that, or not a path.
     """
     if namespace.startswith(_LOCAL):
         folder = namespace.removeprefix(_LOCAL).strip("/")
@@ -97,9 +97,9 @@ def namespace_folder(namespace: str, *, root_url: str) -> str:
 
 
 def check_new_namespace(namespace: str) -> None:
-    """Refuse what looks like a URL and is not one, such as ``local:/folder``.
+    """Refuse a malformed URL, such as ``local:/folder``.
 
-    Only of new repositories: a namespace that was accepted once stays acceptable, for it is stored.
+    Only for new repositories: a namespace that was accepted once stays valid, because it is stored.
 
     Raises:
         InvalidRequest: kind ``invalid_namespace``.
@@ -116,8 +116,8 @@ def check_new_folder(folder: str) -> None:
     """Refuse a folder, relative to the storage, that no new repository may have.
 
     Raises:
-        InvalidRequest: kind ``invalid_namespace``: it is the folder of records in other letters, which some disks take
-            for the same, or inside another store.
+        InvalidRequest: kind ``invalid_namespace``: it is inside another store, or is the folder of records in another
+            case, which some disks treat as the same folder.
     """
     first, slash, _ = folder.casefold().partition("/")
     if first != METADATA_FOLDER and not (slash and first.endswith(STORE_SUFFIXES)):
@@ -136,7 +136,7 @@ def overlaps(folder: str, other: str) -> bool:
 
 
 def holds_lakefs(storage: ObjectStore, folder: str) -> bool:
-    """Whether a folder has ranges of lakeFS: it is, or was, the storage namespace of a repository there.
+    """Whether a folder has ranges of lakeFS: it is, or was, the storage namespace of a lakeFS repository.
 
     Cost: 1 LIST.
     """
@@ -144,10 +144,11 @@ def holds_lakefs(storage: ObjectStore, folder: str) -> bool:
 
 
 def is_of_lakefs(path: str, *, uid: str = "") -> bool:
-    """Whether a path in a shared namespace is not of lakebed: lakeFS's own files of a repository, or what it names.
+    """Whether a path in a shared namespace is not lakebed's, but one of lakeFS's files or an object that lakeFS names.
 
     Args:
-        uid: of the repository: what has the name of an older object was there before it. Empty: only names count.
+        uid: the repository's uid: an object whose name is older than it existed before the repository. Empty: only the
+            form of the name counts.
     """
     if path in (MARKER_PATH, CLOCK_PATH) or is_probe(path):
         return False
@@ -156,16 +157,16 @@ def is_of_lakefs(path: str, *, uid: str = "") -> bool:
 
 
 def is_shared_namespace(store: ObjectStore, record: RepositoryRecord, *, checked_as: str | None = None) -> bool:
-    """Whether what is not of a repository stays in its namespace: its record says so, or its marker.
+    """Whether a namespace is shared with lakeFS, so that files of others must stay: the record or the marker says so.
 
-    A marker that cannot be read protects what is there.
+    If the marker is unreadable, the answer is yes, to protect the files.
 
     Args:
-        checked_as: the name of the repository, to check the namespace too, with the same request.
+        checked_as: the name of the repository, to also check the namespace (`check_namespace`) with the same request.
 
     Raises:
         Conflict: as `check_namespace`.
-    Cost: 1 GET, unless the record says so and nothing is checked.
+    Cost: 1 GET; none if the record says so and there is nothing to check.
     """
     if record.is_shared and checked_as is None:
         return True
@@ -190,10 +191,10 @@ def is_shared_namespace(store: ObjectStore, record: RepositoryRecord, *, checked
 
 
 def check_namespace(store: ObjectStore, record: RepositoryRecord, *, name: str) -> None:
-    """Check that a namespace is that of a repository whose records were opened: its marker names the same uid.
+    """Check that a namespace belongs to a repository of the opened records: its marker must name the same uid.
 
-    Records of another lake, or of another day, have a repository of this name too, and take what is here for garbage.
-    A marker that is missing or damaged is accepted: then nothing shows it.
+    Records of another lake, or of another day, may have a repository of the same name. To them, the objects here would
+    be garbage. A missing or damaged marker is accepted, because it shows no mismatch.
 
     Raises:
         Conflict: kind ``namespace_of_other_records``.
@@ -203,7 +204,10 @@ def check_namespace(store: ObjectStore, record: RepositoryRecord, *, name: str) 
 
 
 def start_ulid(uid: str) -> str:
-    """The least ULID of what a repository makes: those of its first millisecond are not in order. Pure."""
+    """The least ULID of a repository's objects. Pure.
+
+    It is the uid without its random part, because ULIDs of the same millisecond are not in order.
+    """
     return uid[:_TIME_CHARACTERS]
 
 
@@ -213,17 +217,18 @@ def claim_namespace(
     """Make an empty folder the namespace of a repository that is about to be recorded.
 
     Args:
-        storage: the folder of all namespaces. It is probed, not the folder, which must hold only the marker.
+        storage: the folder of all namespaces. Create-only puts are probed here, not in `folder`, which must hold only
+            the marker.
         folder: the namespace, relative to the storage.
-        home_id: of the catalog that records it.
-        is_shared: the files of lakeFS may be there, and stay.
+        home_id: the id of the catalog that records it.
+        is_shared: the folder may have files of lakeFS, which stay.
 
     Returns:
-        The repository's uid: a new one, or that of a creation by the same catalog that was interrupted before anything
-        was put here. Its recorder expects that this uid is neither recorded nor deleted.
+        The repository's uid: a new one, or that of an interrupted creation by the same catalog. The caller must record
+        it on the condition that this uid is neither recorded nor deleted.
 
     Raises:
-        AlreadyExists: kind ``namespace_in_use``: another catalog's marker, or any other object, is there.
+        AlreadyExists: kind ``namespace_in_use``: the folder has another catalog's marker, or any other object.
         InvalidRequest: kind ``create_only_ignored``: the store would let two repositories take one folder.
         Corruption: the marker is damaged.
         OutcomeUnknown: the store gave no clear answer; try again.
@@ -238,7 +243,7 @@ def claim_namespace(
         try:
             create_once(store, MARKER_PATH, msgspec.json.encode(marker), environment=environment)
         except AlreadyExists:
-            path = MARKER_PATH  # another process was faster
+            path = MARKER_PATH  # another process created it first
         else:
             return uid
     if path != MARKER_PATH:
@@ -250,12 +255,12 @@ def claim_namespace(
 
 
 def _marker_path(store: ObjectStore) -> str | None:
-    """The marker, if it is there."""
+    """The path of the marker, if it exists."""
     return MARKER_PATH if has_object(store, MARKER_PATH) else None
 
 
 def _first_object(store: ObjectStore) -> str | None:
-    """An object of the folder, the marker only when there is no other; probes do not count."""
+    """An object of the folder; the marker only if there is no other. Probes are ignored."""
     paths = islice((meta.path for meta in store.list() if not is_probe(meta.path)), 2)
     return min(paths, key=MARKER_PATH.__eq__, default=None)
 

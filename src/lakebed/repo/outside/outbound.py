@@ -1,11 +1,16 @@
-"""Requests to addresses that users name: which hosts may be reached, and the connection to an address that was checked.
+"""Requests to URLs that users name: which hosts may be reached, and the connection to an address that was checked.
 
-Owns: `AllowedHosts` and `post`. A webhook's URL comes from the administrator of one repository, and the request leaves
-from the machine of the server, which reaches what that person does not: its own loopback, its network, the metadata
-service of its cloud. Invariants: a host is resolved once for a request, and the connection goes to an address of that
-answer that was checked, so a name that resolves to another address a moment later changes nothing; a redirect is not
-followed; of a reply only its head is read, which has to be there when the time is over, however it comes; a server does
-the work of others meanwhile. docs/design/0030-limits-of-server-clients.md.
+Owns: `AllowedHosts` and `post`. A webhook's URL comes from the administrator of one repository. The request leaves from
+the server's machine, which reaches more than that person: its own loopback, its network, the metadata service of its
+cloud. Invariants:
+
+- A host is resolved once for a request, and the connection goes to a checked address of that answer. So it does not
+  matter if the name resolves to another address a moment later.
+- A redirect is not followed.
+- Only the head of a reply is read. It must arrive within the time limit, even if its bytes arrive one by one.
+- While a request waits, a server does the work of other clients.
+
+docs/design/0030-limits-of-server-clients.md.
 """
 
 from __future__ import annotations
@@ -32,15 +37,15 @@ Network = IPv4Network | IPv6Network
 
 _PORTS: Final = {"http": 80, "https": 443}
 _ADDRESSES_MAX: Final = 3
-"""Addresses of one host that are tried."""
+"""Most addresses of one host that are tried."""
 _CLOCK: Final = SystemClock()
-"""Whose time sockets have."""
+"""The clock for timeouts, which sockets follow, too."""
 
 _NOT_PUBLIC: Final = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "64:ff9b::/47", "2001::/23", "2002::/16"))
 )
-"""What not every version of `ipaddress` knows: special purposes, also addresses from which a gateway may pass on to the
-IPv4 address in them, and a service of Azure's machines."""
+"""Networks that are not public, which some versions of `ipaddress` do not know: those for special purposes, addresses
+that contain an IPv4 address to which a gateway may forward, and a service of Azure's machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,8 @@ class AllowedHosts:
     """Hosts that may be reached although their addresses are not public.
 
     Attributes:
-        names: host names in lower case, each with the only port, or None for every port.
-        networks: addresses, in the same way.
+        names: host names in lower case, each with its only port, or None for every port.
+        networks: networks of addresses, each with a port in the same way.
     """
 
     names: frozenset[tuple[str, int | None]] = frozenset()
@@ -69,7 +74,7 @@ class AllowedHosts:
 
 
 def parse_allowed(entries: Sequence[str]) -> AllowedHosts:
-    """The hosts of a setting.
+    """Parse the hosts of a setting.
 
     Args:
         entries: each a host name, an address or a network such as ``10.0.0.0/8``; a name or an address may have a port
@@ -85,7 +90,7 @@ def parse_allowed(entries: Sequence[str]) -> AllowedHosts:
             networks.append((ip_network(entry.strip("[]"), strict=False), None))
             continue
         except ValueError:
-            pass  # a name, or something with a port
+            pass  # a name, or an entry with a port
         try:
             parts = urlsplit(f"//{entry}")
             host, port = parts.hostname or "", parts.port
@@ -117,13 +122,13 @@ def post(
 
     Args:
         url: ``http://`` or ``https://``; a user and a password in it are not sent.
-        timeout_ms: of everything behind the resolution of the name.
+        timeout_ms: limit for everything after the resolution of the name.
         allowed: hosts whose addresses need not be public.
         owner: the repository on whose behalf it is sent.
-        headers: more of the request; those that it has anyway count.
+        headers: more headers; they do not replace those that every request has.
 
     Returns:
-        The status of the reply. Nothing else of the reply is read.
+        The status of the reply. The body is not read.
 
     Raises:
         InvalidRequest: kind ``webhook_host_refused``: the host has no address that may be reached; nothing was sent.
@@ -166,7 +171,7 @@ def post(
 def _ask(
     pool: urllib3.HTTPConnectionPool, target: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int | None, HTTPError | None, bool]:
-    """The status of the reply, or the error, and whether the request may have been sent."""
+    """Send the request. Returns the status of the reply, or the error, and whether the request may have been sent."""
     from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
     try:
@@ -182,7 +187,7 @@ def _ask(
 
 
 class _TimedBytes(io.RawIOBase):
-    """The bytes of a socket until a moment: each wait is as long as what is left, so dripping bytes win no time."""
+    """The bytes of a socket until a deadline. Each wait is limited to the time left, so slow bytes do not extend it."""
 
     def __init__(self, source: socket.socket, end_s: float) -> None:
         self._source = source
@@ -200,7 +205,7 @@ class _TimedBytes(io.RawIOBase):
 
 
 def _pool(scheme: str, address: str, port: int, *, host: str, end_s: float) -> urllib3.HTTPConnectionPool:
-    """Connections to an address, as those of a host: its certificate must be the host's. All ends at a moment."""
+    """A pool of connections to an address of a host. The certificate must be the host's. All I/O ends at `end_s`."""
     from http.client import HTTPResponse
 
     import urllib3
@@ -249,7 +254,7 @@ def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
 
 
 def _is_allowed(address: Address, port: int, *, allowed: AllowedHosts) -> bool:
-    """Whether an address is public or listed; one of IPv4 written as one of IPv6 is the former."""
+    """Whether an address is public or listed. An IPv4 address mapped to IPv6 counts as the IPv4 address."""
     meant = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
     if allowed.has_address(meant, port) or allowed.has_address(address, port):
         return True
