@@ -1,4 +1,4 @@
-"""The routes of a repository server as one application, and its OpenAPI description."""
+"""The application of a repository server with all routes, and its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _SERVICE: Final = Service(
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI description."""
+    """Return the OpenAPI description."""
     return describe(_SERVICE, ROUTES)
 
 
 def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
-    """The ASGI application that serves a site, with the S3 gateway if the site has a key for it."""
+    """Return the ASGI application of a site, with the S3 gateway if the site has a key for it."""
     routes = {**ROUTES, PAIMON_PREFIX: PAIMON_ROUTES, ICEBERG_PREFIX: ICEBERG_ROUTES}
     return application.build(site, routes, claiming=S3Application(site) if site.keys.has_signers else None)

@@ -1,12 +1,12 @@
-"""The entry point: check what was asked, bind, and serve until asked to stop.
+"""The entry point: check the settings, bind, and serve until asked to stop.
 
 Owns: `run_server` and `start_server`. They bind before anything is opened, so that the lease on the embedded database
-names the very endpoint to which others are sent. One process owns an embedded database, so several workers need records
-that they can share: ``metadata="postgresql://..."``. A worker that dies repeatedly is restarted more and more slowly;
-the parent serves no request.
+contains the endpoint to which other processes refer callers. One process owns an embedded database, so several workers
+need records that they can share: ``metadata="postgresql://..."``. The delay before a worker that dies repeatedly is
+restarted grows. The parent serves no request.
 
 The S3 key of a server is a file with 32 random bytes, hexadecimal (DO NOT CHANGE), from which the secrets of access
-keys are made. Only the owner of the file may read it.
+keys are derived. Only the owner of the file may be able to read it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lakebed.server.settings import ServerSettings, Started
 _SHARED: Final = ("postgresql://", "postgres://")
 _DEFAULT: Final = ServerOptions()
 _PERSON: Final = b"lakebed urls"
-"""Keeps the key of signed addresses apart from other uses of the S3 key."""
+"""Distinguishes the key of signed URLs from other uses of the S3 key."""
 
 
 def run_server(
@@ -132,7 +132,7 @@ def _settings(
     options: ServerOptions,
     environment: Environment,
 ) -> ServerSettings:
-    """The settings of a process. What is wrong with them is found here, before anything is opened."""
+    """Return the settings of a process. Errors in them are found here, before anything is opened."""
     root, import_from = str(parse_url(storage_url)), options.import_from
     parse_allowed_folders(import_from)
     parse_allowed(options.repository_options.webhook_hosts)
@@ -150,7 +150,7 @@ def _settings(
 
 
 def _signing_key(s3_key: bytes | None, environment: Environment) -> bytes:
-    """The key of addresses that the server signs: the same in all servers that have the S3 key."""
+    """Return the key for URLs that the server signs. All servers with the same S3 key have the same one."""
     if s3_key is None:
         return environment.rng.getrandbits(8 * SIGNING_KEY_BYTES).to_bytes(SIGNING_KEY_BYTES, "big")
     return hashlib.blake2b(key=s3_key, digest_size=SIGNING_KEY_BYTES, person=_PERSON).digest()
@@ -183,12 +183,12 @@ def _print(started: Started) -> None:
 
 
 CONTEXT: Final = multiprocessing.get_context("spawn")
-"""Workers share nothing with their parent but the socket: forking a process with threads is not safe."""
+"""Workers share only the socket with their parent, because forking a process with threads is not safe."""
 
 _RESTART_S: Final = 1.0
 _RESTART_S_MAX: Final = 30.0
 _END_S: Final = 10.0
-"""How much longer than its own limit a worker may take to end."""
+"""Time that a worker may take to end beyond its own limit."""
 
 
 def run_workers(
@@ -199,13 +199,13 @@ def run_workers(
     started: Callable[[], None],
     name: str,
 ) -> int:
-    """Serve in `count` processes until a signal; the exit code.
+    """Serve in `count` processes until a signal. Return the exit code.
 
     Args:
-        start: starts the process of a number, which sets the event once it answers; made with `CONTEXT`.
+        start: starts the process with a number, made with `CONTEXT`. The process sets the event once it answers.
         shutdown_s: how long a worker may take for running requests.
         started: called once the first worker answers.
-        name: stands in front of messages on standard error.
+        name: prefix of messages on standard error.
     """
     answers = CONTEXT.Event()
     stopping = False
@@ -249,11 +249,11 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) -> bytes:
-    """The key in a file, which is made when it is missing.
+    """Return the key in a file. Make the file if it is missing.
 
     Raises:
-        InvalidRequest: kind ``invalid_s3_key``: the file cannot be read or made, others may read it, or it holds
-            something else.
+        InvalidRequest: kind ``invalid_s3_key``: the file cannot be read or made, other users can read it, or it has
+            another content.
     """
     file = Path(path)
     try:
@@ -273,11 +273,11 @@ def load_or_make_key(path: str | os.PathLike[str], *, environment: Environment) 
 
 
 def _make(file: Path, key: bytes, *, mark: str) -> None:
-    """Make the file, whole or not at all, unless it is there.
+    """Make the file atomically, unless it exists.
 
     Args:
-        mark: of the name under which it is written first. Numbers of processes would not do: in a container every
-            server has the same one, and what a crash left would stop all later ones.
+        mark: part of its temporary name. Process ids would not be unique: in a container every server has the same
+            one, and the file that a crash left would block all later servers.
     """
     if file.exists():
         return
@@ -289,7 +289,7 @@ def _make(file: Path, key: bytes, *, mark: str) -> None:
             opened.flush()
             os.fsync(opened.fileno())
         try:
-            os.link(new, file)  # not over one that another process made at this moment
+            os.link(new, file)  # does not replace a file that another process made meanwhile
         except FileExistsError:
             return
     finally:

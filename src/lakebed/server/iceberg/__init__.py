@@ -1,4 +1,4 @@
-"""Iceberg's REST catalog over the tables of a lake, below ``/iceberg``, for reading.
+"""Iceberg's REST catalog of the tables of a lake, below ``/iceberg``, for reading.
 
-A table's metadata is made by `lakebed.table.iceberg` when it is asked for; clients read the files themselves.
+`lakebed.table.iceberg` makes the metadata of a table when a client requests it. Clients read the files themselves.
 """

@@ -1,11 +1,12 @@
 """`IcebergCatalog`: the tables of a lake as Iceberg's clients name and load them.
 
-Owns: the tables that are published in this process (`PublishedTable`), and the namespaces: databases of the lake, and
-below each repository its branches, whose tables are those in `ReferenceTables`. Names of databases and opened tables
-are those of `PaimonCatalog`: both protocols serve the same tables.
+Owns: the tables that are published in this process (`PublishedTable`), and the namespaces. A namespace is a database of
+the lake, or a branch of a repository below the repository's namespace. The tables of a branch are those in
+`ReferenceTables`. `PaimonCatalog` owns the names of databases and the opened tables: both protocols serve the same
+tables.
 
-Invariant: the metadata of a table in a branch is of one moment of the branch, with what is staged; nothing of it is
-kept for the next request, because a reset or a merge may replace files under their names.
+Invariant: the metadata of a table in a branch is of one moment of the branch, and includes staged changes. None of it
+is kept for the next request, because a reset or a merge may replace files under their names.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from lakebed.table.iceberg.published import Metadata, PublishedTable
 from lakebed.table.table import Table
 
 ICEBERG_TAG: Final = "iceberg"
-"""Of the endpoints of this interface."""
+"""OpenAPI tag of the endpoints of this interface."""
 
 _PUBLISHED_MAX: Final = 256
-"""Published tables that are kept: about 2 kB a snapshot of each."""
+"""Most published tables that are kept. Each takes about 2 kB for each snapshot."""
 
 
 class IcebergCatalog:
-    """The tables of a lake by the protocol's names. Thread-safe."""
+    """The tables of a lake under the protocol's names. Thread-safe."""
 
     def __init__(self, tables: PaimonCatalog) -> None:
         self._tables = tables
@@ -45,26 +46,29 @@ class IcebergCatalog:
 
     @property
     def url(self) -> str:
-        """The lake's."""
+        """The lake's URL."""
         return self._tables.url
 
     def namespaces(self) -> list[str]:
-        """Names of databases, ascending. Cost: as `PaimonCatalog.databases`."""
+        """Return the names of databases, ascending. Cost: as `PaimonCatalog.databases`."""
         return self._tables.databases()
 
     def repositories(self) -> list[str]:
-        """Names of repositories, whose branches are namespaces, ascending. Cost: 1 scan."""
+        """Return the names of repositories, whose branches are namespaces, ascending. Cost: 1 scan."""
         return self._tables.references.repositories()
 
     def branches(self, name: str) -> list[str]:
-        """Names of the branches of a repository, ascending; none for a database. Raises `NotFound`. Cost: 1 scan."""
+        """Return the names of a repository's branches, ascending; none for a database. Raises `NotFound`.
+
+        Cost: 1 scan.
+        """
         self.namespace(name)
         return self._tables.references.branches(name) if name in self.repositories() else []
 
     def namespace(self, name: str) -> DatabaseRecord:
-        """A namespace: a database, a repository, or ``repository.reference``.
+        """Return a namespace: a database, a repository, or ``repository.reference``.
 
-        Raises `NotFound`, also for what can be no name. Cost: as `PaimonCatalog.database`, and 1 scan.
+        Raises `NotFound`, also for an invalid name. Cost: as `PaimonCatalog.database`, and 1 scan.
         """
         try:
             return self._tables.database(name)
@@ -74,21 +78,21 @@ class IcebergCatalog:
             raise namespace_not_found(name) from error
 
     def table_names(self, namespace: str) -> Iterator[str]:
-        """Names of folders of a namespace, ascending; see `has_table`. Raises `NotFound`."""
+        """Return the names of the folders of a namespace, ascending; see `has_table`. Raises `NotFound`."""
         self.namespace(namespace)
         return self._tables.table_names(namespace)
 
     def has_table(self, namespace: str, table: str) -> bool:
-        """Whether there is such a table. Cost: 1 LIST."""
+        """Whether a table exists. Cost: 1 LIST."""
         try:
             return "$" not in table and self._tables.has_table(namespace, table)
         except (InvalidRequest, NotFound):
             return False
 
     def load(self, namespace: str, name: str) -> Metadata:
-        """The metadata of a table. Raises `NotFound`.
+        """Return the metadata of a table. Raises `NotFound`.
 
-        Cost: as `PublishedTable.load`; in a branch as of a table that is loaded for the first time.
+        Cost: as `PublishedTable.load`. A load from a branch always costs as much as a first one.
         """
         if "$" in name:
             raise table_not_found(namespace, name)
@@ -98,21 +102,21 @@ class IcebergCatalog:
                 return self._load_in_reference(reference, name)
             try:
                 return self._publish(namespace, name).load()
-            except NotFound:  # dropped, and perhaps created again under another one's objects
+            except NotFound:  # dropped, and perhaps created again under the name of other objects
                 self._tables.forget(namespace, name)
                 return self._publish(namespace, name).load()
         except (InvalidRequest, NotFound) as error:
             raise table_not_found(namespace, name) from error
 
     def _load_in_reference(self, namespace: Namespace, name: str) -> Metadata:
-        """The metadata of a table in a branch, at one moment of the branch."""
+        """Return the metadata of a table in a branch, as of one moment of the branch."""
         references = self._tables.references
         context = references.look(namespace, name).context
         store = context.store
         assert isinstance(store, BranchStore)
         folder = references.open_derived(namespace)
         objects = ReferenceObjects(store, folder, environment=context.environment)
-        # Java's client loads what reads the location: it has to be in the storage of the files.
+        # Java's client chooses its reader by the location, so this must be in the storage of the files.
         location = folder.url("clients")
         return PublishedTable(context, objects=objects, location=location).load_settled()
 
@@ -129,6 +133,6 @@ class IcebergCatalog:
 
 
 def load_reply(metadata: Metadata, *, references_only: bool) -> bytes:
-    """The protocol's ``LoadTableResult``."""
+    """Encode the protocol's ``LoadTableResult``."""
     body = metadata.body_of_references if references_only else metadata.body
     return b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (msgspec.json.encode(metadata.location), body)

@@ -1,7 +1,8 @@
-"""Errors as clients of Iceberg's REST protocol read them: ``{"error": {message, type, code}}``.
+"""Errors in the form of Iceberg's REST protocol: ``{"error": {message, type, code}}``.
 
-Owns: the protocol's name of each error. Clients decide by the status, and by the name of a 404. What is not found is
-said in the words of Iceberg's own clients, which their tests of a catalog and their users look for; advice comes after.
+Owns: the protocol's name of each error. Clients decide by the status, and for a 404 also by the name. A message about a
+missing object begins with the words of Iceberg's own clients, because their catalog tests and their users look for
+them. Advice follows.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class IcebergErrorBody(msgspec.Struct, frozen=True):
 
 
 def _reshape(error: BaseException, plain: Response) -> Response:
-    """The reply to a request that failed, in the protocol's form."""
+    """Return the reply to a failed request in the protocol's form."""
     status = plain.status_code
     name = _BY_STATUS.get(status, "InternalServerError")
     if isinstance(error, LakebedError):
@@ -65,11 +66,11 @@ def _reshape(error: BaseException, plain: Response) -> Response:
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)
-"""Of every route of this interface."""
+"""The form of the errors of all routes of this interface."""
 
 
 def read_only(what: str) -> InvalidRequest:
-    """The error for a request that would change something."""
+    """Return the error for a request that would change something."""
     return InvalidRequest(
         f"{what} is not served: Iceberg's clients read here. Write with lakebed, or through its catalog for Paimon's "
         "clients.",
@@ -78,14 +79,14 @@ def read_only(what: str) -> InvalidRequest:
 
 
 def namespace_not_found(name: str, *, advice: str = _LEVELS) -> NotFound:
-    """The error for a missing namespace."""
+    """Return the error for a missing namespace."""
     return NotFound(
         f"Namespace does not exist: {_show(name)}{advice}", kind="catalog_database_not_found", database=name
     )
 
 
 def table_not_found(namespace: str, table: str) -> NotFound:
-    """The error for a missing table."""
+    """Return the error for a missing table."""
     return NotFound(
         f"Table does not exist: {_show(f'{namespace}.{table}')}. List the tables of the namespace.",
         kind="table_not_found",
@@ -94,7 +95,7 @@ def table_not_found(namespace: str, table: str) -> NotFound:
 
 
 def view_not_found(namespace: str, view: str) -> NotFound:
-    """The error for a view."""
+    """Return the error for a view."""
     return NotFound(
         f"View does not exist: {_show(f'{namespace}.{view}')}. A lake has tables alone.",
         kind="view_not_found",
@@ -103,5 +104,5 @@ def view_not_found(namespace: str, view: str) -> NotFound:
 
 
 def _show(name: str) -> str:
-    """A name without quotes, as Iceberg's clients show it; what a terminal would obey is escaped."""
+    """Return a name without quotes, as Iceberg's clients show it. Control characters for terminals are escaped."""
     return name if name.isprintable() else repr(name)

@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 
 def catalog_of(call: RepositoryCall) -> IcebergCatalog:
-    """The catalog that the path names. Raises `NotFound` for another prefix."""
+    """Return the catalog that the path names. Raises `NotFound` for another prefix."""
     check_prefix(call, call.site.iceberg.name)
     return call.site.iceberg
 
 
 def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
-    """The catalog and the namespace in the path; of two levels it is a branch of a repository.
+    """Return the catalog and the namespace in the path. A namespace of two levels is a branch of a repository.
 
     Raises `InvalidRequest` (``forbidden``) if the key may not see it; `NotFound`.
     """
@@ -62,21 +62,21 @@ def namespace_of(call: RepositoryCall) -> tuple[IcebergCatalog, str]:
 
 
 def _join_levels(name: str) -> str:
-    """``repository.reference`` of a namespace that a client sends in levels, or in one with a dot."""
+    """Return ``repository.reference`` for a namespace that a client sent in levels, or in one level with a dot."""
     return name.replace(_SEPARATOR, ".")
 
 
 def _levels(call: RepositoryCall) -> list[str]:
-    """The namespace in the path in the levels that the client sent."""
+    """Return the namespace in the path as the levels that the client sent."""
     return name_of(call, "namespace").split(_SEPARATOR)
 
 
 def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
-    """The catalog, and the names of namespace and table in the path.
+    """Return the catalog, and the names of namespace and table in the path.
 
-    Raises `InvalidRequest` (``forbidden``) if the key may not see the table; `NotFound`: as of a table for a namespace
-    of two levels that is a table which the key may see, because clients ask for ``db.table`` and ``snapshots`` first
-    where they mean a metadata table.
+    Raises `InvalidRequest` (``forbidden``) if the key may not see the table, and `NotFound`. A namespace of two levels
+    that names a table that the key may see raises the `NotFound` of a missing table, because a client that means the
+    metadata table ``snapshots`` of ``db.table`` first requests the table ``snapshots`` of the namespace ``db.table``.
     """
     catalog, namespace, table = catalog_of(call), name_of(call, "namespace"), name_of(call, "table")
     if _SEPARATOR in namespace:
@@ -93,7 +93,7 @@ def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
 def cut_page(
     call: RepositoryCall, names: Iterable[str], row_of: Callable[[str], T | None]
 ) -> tuple[list[T], str | None]:
-    """The rows of the page that is asked for; without a token and a size the whole list, for clients without pages."""
+    """Return the requested page of rows. Without token and size return the whole list, for clients without pages."""
     page = PageOf.asked(call, "parent", amount=_SIZE)
     if "pageToken" not in call.query and _SIZE not in call.query:
         page = replace(page, amount=_EVERY_ROW)
@@ -136,7 +136,7 @@ def list_namespaces(call: RepositoryCall) -> Response:
 def _check_parent(catalog: IcebergCatalog, name: str) -> None:
     try:
         catalog.namespace(name)
-    except NotFound as error:  # who lists the namespaces needs no advice to list them
+    except NotFound as error:  # a client that lists namespaces needs no advice to list them
         raise namespace_not_found(name, advice="") from error
 
 

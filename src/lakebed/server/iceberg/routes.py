@@ -1,6 +1,6 @@
 """All routes of the Iceberg interface, in the order in which they are tried, and its OpenAPI description.
 
-Owns: what the protocol has and this server refuses: everything that changes something, views; and paths of no route.
+Owns: the refusals of what the protocol has and this server does not serve: all changes, views, and unknown paths.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SERVICE: Final = Service(
 )
 
 _REFUSALS: Final = Routes[RepositoryCall](ICEBERG_TAG, errors=ERRORS)
-"""The last routes: what no other one took gets an error in the protocol's form."""
+"""The last routes. A request that no other route takes gets an error in the protocol's form."""
 
 _VIEW: Final = f"{NAMESPACE}/views/{{view}}"
 _REFUSED: Final = (

@@ -1,6 +1,6 @@
-"""What handlers of the Paimon interface have in common: the names in a path, and the objects that they name.
+"""The common functions of handlers of the Paimon interface: the names in a path, and the objects that they name.
 
-Invariant: a handler has the names of a database and a table from here alone, as the client meant them, and only if the
+Invariant: a handler gets the names of a database and a table only from here, as the client meant them, and only if the
 access key may see them.
 """
 
@@ -33,7 +33,7 @@ PAGE: Final = (
 
 
 def name_of(call: RepositoryCall, parameter: str) -> str:
-    """A name in the path as the client meant it: clients write a space as ``+``, and a plus as ``%2B``."""
+    """Return a name in the path as the client meant it: clients write a space as ``+``, and a plus as ``%2B``."""
     value = call.path[parameter]
     if "+" not in value:
         return value
@@ -42,13 +42,13 @@ def name_of(call: RepositoryCall, parameter: str) -> str:
 
 
 def catalog_of(call: RepositoryCall) -> PaimonCatalog:
-    """The catalog that the path names. Raises `NotFound` for another prefix."""
+    """Return the catalog that the path names. Raises `NotFound` for another prefix."""
     check_prefix(call, call.site.paimon.name)
     return call.site.paimon
 
 
 def check_prefix(call: RepositoryCall, name: str) -> None:
-    """Refuse a path that names another catalog than the one of this name."""
+    """Refuse a path that names a catalog other than this one."""
     prefix = name_of(call, "prefix")
     if prefix != name:
         raise NotFound(
@@ -58,15 +58,15 @@ def check_prefix(call: RepositoryCall, name: str) -> None:
 
 
 def check_warehouse(call: RepositoryCall, *, name: str, url: str) -> None:
-    """Refuse a client that is meant for another warehouse than the one of this name and URL."""
+    """Refuse a client that is configured for another warehouse than the one with this name and URL."""
     warehouse = call.query.get("warehouse") or name
     names = (name, url, url.removeprefix("file://"))
-    if warehouse not in names and unquote(warehouse) not in names:  # one client encodes it twice
+    if warehouse not in names and unquote(warehouse) not in names:  # some client encodes it twice
         raise NotFound(f"This server has no warehouse {warehouse!r}: it serves {name!r}.", kind="catalog_not_found")
 
 
 async def refuse_path(call: RepositoryCall) -> Response:
-    """Say that there is no such path."""
+    """Answer that no such path exists."""
     raise NotFound(
         f"There is no route {call.scope['method']} {call.scope['path']}: look whether a name holds a slash.",
         kind="no_route",
@@ -74,10 +74,10 @@ async def refuse_path(call: RepositoryCall) -> Response:
 
 
 def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCatalog, str]:
-    """The catalog, and the name of the database in the path; also for the audit log.
+    """Return the catalog, and the name of the database in the path. Note the name for the audit log.
 
     Args:
-        whole: the request concerns the database itself, and not some of its tables.
+        whole: the request concerns the database itself, and not only some of its tables.
 
     Raises `InvalidRequest` (``forbidden``) if the key may not see it.
     """
@@ -88,7 +88,7 @@ def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCat
 
 
 def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
-    """The catalog, and the names of database and table in the path; also for the audit log.
+    """Return the catalog, and the names of database and table in the path. Note the names for the audit log.
 
     Raises `InvalidRequest` (``forbidden``) if the key may not see the table.
     """
@@ -98,7 +98,7 @@ def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
 
 
 def check_named(call: RepositoryCall, database: str, object_name: str) -> None:
-    """Refuse a key that may not see a table, which may be named with a branch; names it for the audit log."""
+    """Refuse a key that may not see a table, which may be named with a branch. Note the name for the audit log."""
     check_table(call.caller, database, object_name.partition("$")[0])
     call.subject = f"{database}.{object_name}"
 
@@ -106,7 +106,7 @@ def check_named(call: RepositoryCall, database: str, object_name: str) -> None:
 def with_description(
     prefix: str, service: Service, about: Routes[RepositoryCall], name: str, *groups: Routes[RepositoryCall]
 ) -> tuple[Route[RepositoryCall], ...]:
-    """The routes of a catalog, behind one that answers their OpenAPI description: of all that are not always refused.
+    """Return the routes of a catalog, preceded by a route for the OpenAPI description of those not always refused.
 
     Args:
         about: gets the route of the description, whose operation is `name`.

@@ -1,12 +1,12 @@
-"""`PaimonCatalog`: the tables of a lake, and its databases, as Paimon's REST protocol names them.
+"""`PaimonCatalog`: the tables of a lake, and its databases, under the names of Paimon's REST protocol.
 
 Owns: names (``database`` and ``table``, ``table$branch_x`` for a branch), opened tables, ids of tables, and the records
-of databases. A database with a dot in its name is a branch of a repository (`lakebed.server.reference_tables`).
- A database exists when it has a record, or a table; ``default`` always does. Its properties are in the
-server's records, below ``catalog/databases/``: DO NOT CHANGE, they are stored.
+of databases. A database with a dot in its name is a branch of a repository (`lakebed.server.reference_tables`). A
+database exists if it has a record or a table; ``default`` always exists. Its properties are in the server's records,
+below ``catalog/databases/`` (DO NOT CHANGE: stored).
 
-Invariants: a table's id is made from its place and its first schema, so it needs no write, and a table that was dropped
-and created again has another one.
+Invariant: a table's id is derived from its location and its first schema. So it needs no write, and a table that was
+dropped and created again has another id.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from lakebed.table.schema.schema import encode_schema
 from lakebed.table.table import Table
 
 PAIMON_TAG: Final = "paimon"
-"""Of the endpoints of this interface."""
+"""OpenAPI tag of the endpoints of this interface."""
 
 _RECORDS: Final = b"catalog/databases/"
 _BRANCH_MARK: Final = "branch_"
 _TABLES_MAX: Final = 1_000
-"""Open tables that are kept: a few kB each."""
+"""Most open tables that are kept. Each takes a few kB."""
 _TRIES_MAX: Final = 16
 _GONE: Final = {"table_not_found", "branch_not_found", "schema_changed"}
-"""Kinds of errors of a table that was dropped since it was opened, or created again."""
+"""Kinds of errors of a table that was dropped, and perhaps created again, since it was opened."""
 
 R = TypeVar("R")
 
 
 class DatabaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is stored of a database of tables."""
+    """The stored record of a database of tables."""
 
     options: dict[str, str] = {}
     created_at_ms: int = 0
@@ -57,12 +57,12 @@ class DatabaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PaimonCatalog:
-    """The tables of a lake by the protocol's names. Thread-safe.
+    """The tables of a lake under the protocol's names. Thread-safe.
 
     Args:
-        open_lake: opens the lake, when it is first needed.
-        records: of the server.
-        url: the lake's.
+        open_lake: opens the lake at the first use.
+        records: the server's records.
+        url: the lake's URL.
         references: the tables in branches of repositories.
     """
 
@@ -74,13 +74,13 @@ class PaimonCatalog:
         self._records = records
         self._references = references
         self._tables: dict[tuple[str, str | None], Table] = {}
-        self._ids: dict[str, tuple[TableSchema, str]] = {}  # by URL: the first schema, and the id made of it
+        self._ids: dict[str, tuple[TableSchema, str]] = {}  # by URL: the first schema, and the id derived from it
         self.url = url
         self.name = name_of_folder(url)
 
     @property
     def lake(self) -> Lake:
-        """The lake. Cost: at first as `Lake.open`."""
+        """The lake. Cost: as `Lake.open` at the first use."""
         if self._lake is None:
             self._lake = self._open_lake()
         return self._lake
@@ -93,10 +93,10 @@ class PaimonCatalog:
     # ---- tables
 
     def table(self, database: str, object_name: str) -> Table:
-        """A table, or a branch of one, by the protocol's name.
+        """Return a table, or a branch of one, by the protocol's name.
 
         Raises `NotFound`: ``table_not_found``, also for names of system tables, which clients make themselves; or
-        ``branch_not_found``. `InvalidRequest`: an invalid name. Cost: nothing when it was opened before.
+        ``branch_not_found``. `InvalidRequest`: an invalid name. Cost: nothing if it was opened before.
         """
         table, branch = split_object(object_name)
         namespace = parse_namespace(database)
@@ -112,11 +112,10 @@ class PaimonCatalog:
         return opened
 
     def with_table(self, database: str, object_name: str, use: Callable[[Table], R]) -> R:
-        """What `use` returns of a table; it looks for itself whether the table is still there.
+        """Return the result of `use` for a table. `use` itself finds out whether the opened table still exists.
 
-        Raises as `table`, and what `use` raises. When that is that the opened table is gone, or is another one, the
-        table was dropped, and perhaps created again: it is opened anew, and `use` called once more. Cost: that of
-        `use`, when the table was opened before.
+        Raises as `table`, and the errors of `use`. If `use` fails because the table was dropped, or is another one by
+        now, open the table again and call `use` once more. Cost: that of `use` if the table was opened before.
         """
         opened = self.table(database, object_name)
         try:
@@ -128,13 +127,13 @@ class PaimonCatalog:
         return use(self.table(database, object_name))
 
     def look(self, database: str, object_name: str) -> tuple[Table, TableSchema]:
-        """A table with its newest schema. Raises as `table`. Cost: 1 LIST, 1 GET when there is a newer one."""
+        """Return a table with its newest schema. Raises as `table`. Cost: 1 LIST, and 1 GET if there is a newer one."""
         table = self.table(database, object_name)
         if is_in_reference(database):
             return table, table.schema
         try:
             return table, table.refresh()
-        except NotFound:  # dropped, and perhaps created again under another one's objects
+        except NotFound:  # dropped, and perhaps created again under the name of other objects
             self.forget(database, object_name)
             table = self.table(database, object_name)
             return table, table.schema
@@ -147,7 +146,7 @@ class PaimonCatalog:
         self._tables = {key: table for key, table in self._tables.items() if key[0] != name}
 
     def table_names(self, database: str) -> Iterator[str]:
-        """Names that folders of a database have, ascending; see `has_table`. Cost: 1 LIST."""
+        """Return the names of the folders of a database, ascending; see `has_table`. Cost: 1 LIST."""
         namespace = parse_namespace(database)
         if namespace is not None:
             yield from self._references.names(namespace)
@@ -157,17 +156,17 @@ class PaimonCatalog:
             yield name.rpartition("/")[2]
 
     def has_table(self, database: str, table: str) -> bool:
-        """Whether there is such a table. Cost: 1 LIST."""
+        """Whether a table exists. Cost: 1 LIST."""
         namespace = parse_namespace(database)
         try:
             if namespace is not None:
                 return self._references.has_table(namespace, table)
             return self.lake.has_table(table_name(database, table))
-        except InvalidRequest:  # a folder whose name no table has
+        except InvalidRequest:  # a folder whose name is not valid for a table
             return False
 
     def id_of(self, table: Table) -> str:
-        """The id of a table, the same for all its branches. Cost: 1 GET, once."""
+        """Return the id of a table, which all its branches share. Cost: 1 GET, once."""
         first = table.context.main.schemas.load(0)
         known = self._ids.get(table.url)
         if known is None or known[0] is not first:
@@ -178,12 +177,12 @@ class PaimonCatalog:
         return known[1]
 
     def url_of(self, database: str, table: Table) -> str:
-        """Where clients find the files of a table."""
+        """Return the URL at which clients find the files of a table."""
         namespace = parse_namespace(database)
         return table.url if namespace is None else self._references.url(namespace, table.url.rpartition("/")[2])
 
     def create_table(self, database: str, name: str, columns: Sequence[DataField], **details: Any) -> None:
-        """Create a table. Arguments and errors as `Lake.create_table`; `NotFound` without its database."""
+        """Create a table. Arguments and errors as `Lake.create_table`. Raises `NotFound` if its database is missing."""
         namespace = parse_namespace(database)
         if namespace is None:
             self.database(database)
@@ -209,7 +208,7 @@ class PaimonCatalog:
     # ---- databases
 
     def databases(self) -> list[str]:
-        """Names of all databases of the lake, ascending. Cost: 1 LIST, 1 scan."""
+        """Return the names of all databases of the lake, ascending. Cost: 1 LIST, 1 scan."""
         folders = self.lake.store.list_with_delimiter("").folders
         names = {DEFAULT_DATABASE, *(name.removesuffix(WAREHOUSE_SUFFIX) for name in folders if _is_database(name))}
         with self._records.snapshot() as snapshot:
@@ -218,11 +217,11 @@ class PaimonCatalog:
         return sorted(names)
 
     def databases_and_branches(self) -> list[str]:
-        """Names of all databases, ascending, those of branches included. Cost: as `databases`, 1 scan a repository."""
+        """As `databases`, including those of branches. Cost: as `databases`, and 1 scan for each repository."""
         return sorted([*self.databases(), *map(str, self._references.namespaces())])
 
     def database(self, name: str) -> DatabaseRecord:
-        """A database. Raises `NotFound`, `InvalidRequest`. Cost: 1 read; without a record 1 LIST."""
+        """Return a database. Raises `NotFound`, `InvalidRequest`. Cost: 1 read; without a record also 1 LIST."""
         namespace = parse_namespace(name)
         if namespace is not None:
             self._references.check(namespace)
@@ -235,12 +234,12 @@ class PaimonCatalog:
         return DatabaseRecord()
 
     def location_of(self, name: str) -> str:
-        """Where clients find the files of a database."""
+        """Return the URL at which clients find the files of a database."""
         namespace = parse_namespace(name)
         return f"{self.url}/{name}{WAREHOUSE_SUFFIX}" if namespace is None else self._references.url(namespace)
 
     def create_database(self, name: str, options: Mapping[str, str], *, by: str, now_ms: int) -> None:
-        """Create a database. Raises `AlreadyExists`, also of a branch, and `InvalidRequest`.
+        """Create a database. Raises `AlreadyExists`, also for the name of a branch, and `InvalidRequest`.
 
         Cost: as `database`, and 1 write.
         """
@@ -260,7 +259,10 @@ class PaimonCatalog:
     def alter_database(
         self, name: str, *, removals: list[str], updates: Mapping[str, str], by: str, now_ms: int
     ) -> dict[str, list[str]]:
-        """Change properties of a database; names that were removed, updated and missing. Raises `NotFound`."""
+        """Change properties of a database. Return the names that were removed, updated and missing.
+
+        Raises `NotFound`.
+        """
         _check_in_lake(name)
         for _ in range(_TRIES_MAX):
             raw, record = self._load(name) or (None, self.database(name))
@@ -281,7 +283,7 @@ class PaimonCatalog:
         raise Conflict(f"The database {name!r} is being changed by others: try again.", kind="database_changed")
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with all its tables, or nothing where one is pinned.
+        """Drop a database with all its tables. If one of them is pinned, drop nothing.
 
         Raises `NotFound`, `InvalidRequest` (kind ``table_pinned``). Cost: that of its tables.
         """
@@ -289,20 +291,20 @@ class PaimonCatalog:
         self.database(name)
         tables = [table for table in self.table_names(name) if self.has_table(name, table)]
         for table in tables:
-            self.lake.drop_table(table_name(name, table), dry_run=True)  # refuses what tags or branches pin
+            self.lake.drop_table(table_name(name, table), dry_run=True)  # raises if tags or branches pin it
         for table in tables:
             self.lake.drop_table(table_name(name, table))
             self.forget(name, table)
         self._records.delete(_key(name))
 
     def _load(self, name: str) -> tuple[bytes, DatabaseRecord] | None:
-        table_name(name, "t")  # refuses what is no name
+        table_name(name, "t")  # raises if the name is invalid
         raw = self._records.get(_key(name))
         return None if raw is None else (raw, decode_record(raw, DatabaseRecord, key=_key(name)))
 
 
 def split_object(text: str) -> tuple[str, str | None]:
-    """``table`` and branch of ``table`` or ``table$branch_x``; None: main. Raises `NotFound` for system tables."""
+    """Split ``table`` or ``table$branch_x`` into table and branch; None: main. Raises `NotFound` for system tables."""
     table, mark, rest = text.partition("$")
     if not mark:
         return table, None
@@ -318,7 +320,7 @@ def split_object(text: str) -> tuple[str, str | None]:
 
 @lru_cache(maxsize=_TABLES_MAX)
 def table_name(database: str, table: str) -> str:
-    """The name that a lake has for a table. Raises `InvalidRequest`."""
+    """Return the lake's name of a table. Raises `InvalidRequest`."""
     if "." in database or "." in table:
         raise InvalidRequest(
             f"The name {database!r}.{table!r} has a dot inside of a part: choose a name without.",
@@ -328,7 +330,7 @@ def table_name(database: str, table: str) -> str:
 
 
 def is_in_reference(database: str) -> bool:
-    """Whether the name is one of a branch, and not of a database of the lake."""
+    """Whether the name is that of a branch, and not of a database of the lake."""
     return parse_namespace(database) is not None
 
 
@@ -348,7 +350,7 @@ def _key(name: str) -> bytes:
 
 
 def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, database: str, name: str) -> dict[str, Any]:
-    """A table as the protocol's ``GetTableResponse``."""
+    """Return a table as the protocol's ``GetTableResponse``."""
     first = table.context.main.schemas.load(0)
     members = msgspec.json.decode(encode_schema(schema))
     options = dict(members["options"]) | ({} if table.branch is None else {"branch": table.branch})

@@ -1,4 +1,4 @@
-"""The protocol's schemas and schema changes, as the table package takes them. Pure.
+"""The protocol's schemas and schema changes in the form of the table package. Pure.
 
 Owns: which of the protocol's changes are applied, by which function of `lakebed.table.schema`, and why the others are
 refused. All changes of a request make one new schema, or none.
@@ -35,7 +35,7 @@ _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError
 
 
 class Move(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a column goes."""
+    """The new position of a column."""
 
     field_name: str
     type: str
@@ -60,7 +60,7 @@ class SchemaChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def columns_of(fields: Sequence[Mapping[str, Any]]) -> list[DataField]:
-    """The columns of the protocol's schema. Raises `InvalidRequest`."""
+    """Return the columns of the protocol's schema. Raises `InvalidRequest`."""
     try:
         return [field_of_json(field) for field in fields]
     except _MALFORMED as error:
@@ -70,7 +70,7 @@ def columns_of(fields: Sequence[Mapping[str, Any]]) -> list[DataField]:
 
 
 def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange]) -> TableSchema:
-    """The schema after all changes, with the next id. Raises `InvalidRequest`."""
+    """Return the schema after all changes, with the next id. Raises `InvalidRequest`."""
     changed = schema
     for change in changes:
         changed = _apply(changed, change)

@@ -71,7 +71,7 @@ async def get_snapshot(call: RepositoryCall) -> Response:
     catalog, database, name = table_of(call)
 
     def describe(table: Table) -> Response:
-        if not is_in_reference(database):  # which are opened anew
+        if not is_in_reference(database):  # tables in branches of repositories are opened for each request anyway
             table.context.schemas.confirm(table.schema, table.context.schemas.listed)
         snapshot = _newest(table)
         live = table.context.manifests.live_entries(snapshot)
@@ -140,20 +140,20 @@ async def commit(call: RepositoryCall, body: TableCommit) -> Response:
 
     committed = await call.transfer(run)
     if committed is not None:
-        # A step of the loop later, which is behind the reply.
+        # A later step of the loop, after the reply.
         asyncio.get_running_loop().call_soon(_follow_up, call.serving.pools.quick, *committed)
     return json({"success": committed is not None})
 
 
 def _follow_up(pool: Executor, table: Table, committed: Snapshot) -> None:
-    """Store the hint, for clients of the files, who check it; and decode what the next request is likely to ask for."""
+    """Store the hint for clients of the files, which check it. Decode what the next request probably needs."""
     context = table.context
     confirm = partial(context.schemas.confirm, context.schema, context.schemas.listed)
 
     def run() -> None:
         context.snapshots.store_latest_hint(confirm=confirm)
-        if committed.id == context.snapshots.seen_id:  # else it was committed long ago, and was sent again
-            with suppress(LakebedError):  # the next request that needs the files gets the error
+        if committed.id == context.snapshots.seen_id:  # otherwise it was an old commit, which was sent again
+            with suppress(LakebedError):  # the next request that needs the files raises the error
                 context.manifests.live_entries(committed)
 
     with suppress(RuntimeError):  # the pool is closed: the hint stays old
@@ -163,7 +163,7 @@ def _follow_up(pool: Executor, table: Table, committed: Snapshot) -> None:
 def _commit(
     catalog: PaimonCatalog, database: str, name: str, body: TableCommit, snapshot: Snapshot, *, committer: str
 ) -> tuple[Table, Snapshot] | None:
-    """Commit; the table with its new snapshot, or None: another commit came first."""
+    """Commit. Return the table with its new snapshot; None: another commit came first."""
 
     def run(table: Table) -> tuple[Table, Snapshot] | None:
         committed = commit_prepared(
@@ -181,7 +181,7 @@ def _commit(
 
 
 def _check_id(catalog: PaimonCatalog, table: Table, table_id: str | None) -> None:
-    """Raise unless a table is the one that a client means. The table's newest schema was looked for."""
+    """Raise unless the table is the one that the client means. The caller has loaded the table's newest schema."""
     if table_id is not None and table_id != catalog.id_of(table):
         raise InvalidRequest(
             f"The commit is for the table with the id {table_id}, and {table.name} has the id "
@@ -224,7 +224,10 @@ def _newest(table: Table) -> Snapshot:
 
 
 def _snapshot_of_tag(table: Table, name: str) -> Snapshot:
-    """The snapshot of a tag. Raises `NotFound` of a snapshot: 404 of a tag reads as a missing table here."""
+    """Return the snapshot of a tag.
+
+    Raises `NotFound` of a snapshot, because clients read a tag's as a missing table.
+    """
     try:
         return table.tag(name).snapshot
     except NotFound as error:

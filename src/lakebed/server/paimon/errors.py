@@ -1,7 +1,7 @@
-"""Errors as clients of Paimon's REST protocol read them: ``{message, resourceType, resourceName, code}``.
+"""Errors in the form of Paimon's REST protocol: ``{message, resourceType, resourceName, code}``.
 
-Owns: which kind of error is which status, and which resource it concerns. Clients decide by both: a 404 of a SNAPSHOT
-is an empty table, of a TABLE a missing one.
+Owns: the status of each kind of error, and the resource that it concerns. Clients decide by both: a 404 of a SNAPSHOT
+means an empty table, a 404 of a TABLE a missing one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lakebed.http.errors import reshape_reply
 
 _STATUSES: Final = {
     "branch_busy": 503,
-    "branch_deleting": 404,  # while it was renamed; a 409 would read as "the new name exists"
+    "branch_deleting": 404,  # deleted while it was renamed; clients read a 409 as "the new name exists"
     "column_exists": 409,
-    "insufficient_permissions": 403,  # 401 is for wrong keys: clients fetch another token
+    "insufficient_permissions": 403,  # 401 is only for wrong keys, because clients then fetch another token
     "not_served": 501,
     "protected_branch": 403,
     "read_only_repository": 403,
     "unknown_column": 404,
-    "source_expired": 404,  # while a tag was made of it; a 409 would read as "the tag exists"
+    "source_expired": 404,  # expired while it was tagged; clients read a 409 as "the tag exists"
     "table_pinned": 400,
 }
 
@@ -48,7 +48,7 @@ _RESOURCES: Final = {
     "version_not_found": ("TAG", "version"),
     "view_not_found": ("VIEW", "view"),
 }
-"""By kind of error: the type of the resource, and the fact that names it."""
+"""By kind of error: the type of the resource, and the fact that contains its name."""
 
 
 class PaimonError(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,7 +61,7 @@ class PaimonError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _reshape(error: BaseException, plain: Response) -> Response:
-    """The reply to a request that failed, in the protocol's form."""
+    """Return the reply to a failed request in the protocol's form."""
     body = msgspec.json.decode(plain.body)
     resource, name = None, None
     if isinstance(error, LakebedError) and plain.status_code != 500:
@@ -74,16 +74,16 @@ def _reshape(error: BaseException, plain: Response) -> Response:
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)
-"""Of every route of this interface."""
+"""The form of the errors of all routes of this interface."""
 
 
 def not_served(what: str) -> InvalidRequest:
-    """The error for a request of the protocol that lakebed does not serve, with the reason."""
+    """Return the error for a request of the protocol that lakebed does not serve, with the reason."""
     return InvalidRequest(what, kind="not_served")
 
 
 def database_not_found(name: str) -> NotFound:
-    """The error for a missing database of tables."""
+    """Return the error for a missing database of tables."""
     return NotFound(
         f"There is no database {name!r}: create it, or list the databases.",
         kind="catalog_database_not_found",

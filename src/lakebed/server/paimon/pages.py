@@ -1,7 +1,7 @@
-"""Pages of the protocol's lists: how many rows, after which one, and only names that a pattern matches. Pure.
+"""Pages of the protocol's lists: the number of rows, the row after which they begin, and a pattern for names. Pure.
 
-Owns: page tokens. A token holds the list that it continues (its path and patterns) and the last row's name; a token of
-another list is refused, because it would skip rows.
+Owns: page tokens. A token contains the list that it continues (its path and patterns) and the name of the last row. A
+token of another list is refused, because it would skip rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class PageOf:
-    """Which page of which list is asked for."""
+    """A requested page of a list."""
 
     of: str
     """The list: its path and patterns."""
@@ -44,13 +44,13 @@ class PageOf:
 
     @classmethod
     def asked(cls, call: RepositoryCall, *patterns: str, amount: str = "maxResults") -> PageOf:
-        """The page that a request asks for.
+        """Parse the page that a request asks for.
 
         Args:
-            patterns: names of the parameters that choose the list's rows.
+            patterns: names of the parameters that select the list's rows.
             amount: name of the parameter that limits the page.
 
-        Raises `InvalidRequest`: a token of another list, or what is no token; an invalid amount.
+        Raises `InvalidRequest`: an invalid token, or one of another list; an invalid amount.
         """
         rows_max = call.integer(amount, default=0, low=-_AMOUNT_MAX, high=_AMOUNT_MAX)
         values = [call.query.get(name) or "" for name in patterns]
@@ -60,11 +60,11 @@ class PageOf:
         return cls(list_name, after, min(rows_max, AMOUNT_MAX) if rows_max > 0 else AMOUNT_MAX)
 
     def cut(self, names: Iterable[str], row_of: Callable[[str], T | None]) -> tuple[list[T], str | None]:
-        """The rows of the page, and the token of the next one; None: it is the last.
+        """Return the rows of the page, and the token of the next one; None: it is the last.
 
         Args:
-            names: of all rows, ascending.
-            row_of: makes a row; None: there is none of that name any more. Called for the page's rows only.
+            names: the names of all rows, ascending.
+            row_of: makes a row; None: it does not exist any longer. Called only for rows of the page.
         """
         following = (name for name in names if self.after is None or name > self.after)
         rows = ((name, row) for name in following if (row := row_of(name)) is not None)
@@ -91,9 +91,9 @@ def _decode(token: str, list_name: str) -> str:
 
 
 def pattern_of(text: str | None) -> Callable[[str], bool]:
-    """Whether a name matches a pattern of SQL's LIKE, where a backslash escapes; no text: every name does.
+    """Return a function that matches names with a pattern of SQL's LIKE, with backslash as escape; None: match all.
 
-    Cost of a name: at most its length times that of the pattern. A regular expression would take years for some.
+    Cost for a name: at most its length times that of the pattern. A regular expression could take years.
     """
     if not text:
         return lambda _: True
@@ -102,7 +102,7 @@ def pattern_of(text: str | None) -> Callable[[str], bool]:
 
 
 def _is_like(name: str, parts: Sequence[str]) -> bool:
-    """Whether a name matches: each ``%`` first takes the shortest stretch, and only the last one is gone back to."""
+    """Match greedily: each ``%`` takes the shortest text, and only the last ``%`` is extended when the match fails."""
     at = part = 0
     retry: tuple[int, int] | None = None
     while at < len(name):

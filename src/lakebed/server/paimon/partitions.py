@@ -1,4 +1,4 @@
-"""Partitions of tables: listed from the manifests. They come and go with their files, so creating one does nothing."""
+"""Partitions of tables, listed from the manifests. They exist as long as their files, so creating one does nothing."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def create_partitions(call: RepositoryCall, body: PartitionCreation) -> Response
 
 
 def _load_partitions(table: Table) -> dict[str, dict[str, Any]]:
-    """The partitions of the newest version by name, such as ``dt=2013-01-01/hour=3``.
+    """Load the partitions of the newest version by name, such as ``dt=2013-01-01/hour=3``.
 
-    Values may have slashes, and an empty one is written as null is: names that repeat end with as many `_AGAIN`.
+    Names may repeat, because values may contain slashes, and an empty value is written as null is. A repeated name gets
+    the suffix `_AGAIN` as often as it was seen before.
     """
     snapshot, schema = table.latest(), table.schema
     if snapshot is None or not schema.partition_keys:

@@ -86,11 +86,11 @@ async def _change(
     *,
     of_branches: bool = False,
 ) -> Response:
-    """Change tags or branches of the table in the path, and note what for the audit log.
+    """Change tags or branches of the table in the path, and note the change for the audit log.
 
     Args:
-        pool: in which threads.
-        of_branches: opened branches are forgotten.
+        pool: runs the change in its threads.
+        of_branches: forget the opened branches.
     """
     catalog, database, name = table_of(call)
     call.subject += f" {what}"

@@ -1,6 +1,6 @@
 """All routes of the Paimon interface, in the order in which they are tried, and its OpenAPI description.
 
-Owns: what the protocol has and a lake has not: views and functions, of which the lists are empty; paths of no route.
+Owns: what the protocol has and a lake lacks: views and functions, whose lists are empty; and unknown paths.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SERVICE: Final = Service(
 )
 
 _REFUSALS: Final = Routes[RepositoryCall](PAIMON_TAG, errors=ERRORS)
-"""The last routes: what no other one took gets an error in the protocol's form."""
+"""The last routes. A request that no other route takes gets an error in the protocol's form."""
 
 
 async def _list_none(call: RepositoryCall) -> Response:

@@ -119,7 +119,7 @@ def list_table_details(call: RepositoryCall) -> Response:
 
 
 def _detail_row(catalog: PaimonCatalog, database: str, name: str) -> dict[str, Any] | None:
-    with suppress(NotFound, InvalidRequest):  # dropped since it was listed, or a folder that is no table
+    with suppress(NotFound, InvalidRequest):  # dropped since it was listed, or a folder that is not a table
         return _describe(catalog, database, name)
     return None
 
@@ -140,7 +140,7 @@ def list_all_tables(call: RepositoryCall) -> Response:
 
     def names() -> Iterator[str]:
         for database in filter(in_database, catalog.databases_and_branches()):
-            with suppress(NotFound):  # a branch that was deleted since it was listed has no tables
+            with suppress(NotFound):  # a branch that was deleted since it was listed
                 for name in filter(matches, catalog.table_names(database)):
                     if may_see_table(caller, database, name):
                         yield f"{database}\0{name}"
@@ -171,7 +171,7 @@ def create_table(call: RepositoryCall, body: TableCreation) -> Response:
             f"{name!r} names a branch: create the table, then a branch of it.", kind="invalid_table_name"
         )
     schema = body.schema
-    if not schema.fields:  # a table of objects has none
+    if not schema.fields:  # a table of objects has no columns
         raise InvalidRequest(
             f"The table {name!r} has no columns: a lake has tables with columns alone, and none of objects.",
             kind="invalid_body",

@@ -1,4 +1,4 @@
-"""All routes, in the order in which they are tried: the most frequent first."""
+"""All routes, in the order in which they are tried: the most frequent ones first."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
     ),
     "": (*staging.ROOT_STAGING, *presigned_parts.ROOT_PARTS, *service.ROOT_SERVICE),
 }
-"""By the prefix of their paths."""
+"""The routes, by the prefix of their paths."""

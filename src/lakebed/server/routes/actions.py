@@ -1,6 +1,6 @@
 """Runs of actions: what hooks did at an event, and their output.
 
-A run is recorded as one that failed until it ends, so one whose process died is shown so too; it has no end then.
+Until it ends, a run is recorded as failed and without an end. So a run whose process died is also shown as failed.
 """
 
 from __future__ import annotations

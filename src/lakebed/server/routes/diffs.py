@@ -1,7 +1,7 @@
 """Differences: between two references, and between a branch and its head.
 
-Names of tags may hold ``/diff/``. Clients encode their slashes; where one does not, the path is read as two references
-that exist.
+Names of tags may contain ``/diff/``. Clients should encode their slashes. If a client does not, the path is split so
+that both references exist.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def diff_two(call: RepositoryCall) -> Response:
 
 
 async def _sides(call: RepositoryCall, context: RepositoryContext) -> tuple[str, str]:
-    """The two references of the path."""
+    """Return the two references of the path."""
     left, right = call.path["left"], call.path["right"]
     segments = call.scope["raw_path"].partition(b"/refs/")[2].split(b"/")
     if segments[1:-1].count(b"diff") < 2:
@@ -91,10 +91,10 @@ async def _sides(call: RepositoryCall, context: RepositoryContext) -> tuple[str,
 
 
 def _choose_sides(context: RepositoryContext, left: str, right: str) -> tuple[str, str]:
-    """Where the path of two references is to be cut: so that both exist, or as it was.
+    """Return the two references of a path, split so that both exist. If no split does, return them unchanged.
 
     Raises:
-        InvalidRequest: kind ``ambiguous_path``: it can be cut at several places.
+        InvalidRequest: kind ``ambiguous_path``: several splits do.
     """
     names = f"{left}/diff/{right}".split("/")
     sides = [

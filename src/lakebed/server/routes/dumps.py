@@ -1,7 +1,7 @@
-"""What is written into a namespace for other programs, and taken from there: dumps, restores, lists of addresses.
+"""Files that other programs exchange with a namespace: dumps, restores, lists of addresses.
 
-Dumps and restores run in the background; their states are records of the repository, so any process can show them, and
-the next server that starts resumes one that was interrupted. Two older operations answer when all is done.
+Dumps and restores run in the background. Their states are records of the repository, so any process can show them, and
+the next server that starts resumes an interrupted one. Two older operations answer only when the work is done.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ async def create_symlinks(call: RepositoryCall) -> StorageLocation:
 
 
 def _record_restore(context: RepositoryContext, body: RefsRestoreBody, *, committer: str) -> Task:
-    """Record a restore that can begin. Raises as `lakebed.repo.lakefs.restore.restore_refs`, before it reads a file."""
+    """Record a restore that can begin.
+
+    Raises the errors of `lakebed.repo.lakefs.restore.restore_refs` before any read.
+    """
     force = bool(body.force)
     dump = RefsDump(body.commits_meta_range_id, body.tags_meta_range_id, body.branches_meta_range_id)
     check_not_read_only(context.as_writable() if force else context)

@@ -1,4 +1,4 @@
-"""What a reference has at a path, and giving a path of a branch an entry, perhaps under a condition."""
+"""Entries: find the entry of a reference at a path, and stage an entry on a branch, perhaps under a condition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakebed.server.site import RepositoryCall
 
 
 def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
-    """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
+    """Return the entry of a reference at a path. Raises `NotFound` (``path_not_found``)."""
     return _require(context, ref, path, read_reference(context, ref, lambda view: view.get(path)))
 
 
@@ -30,7 +30,7 @@ def _require(context: RepositoryContext, ref: str, path: str, entry: Entry | Non
 
 
 async def look_up(call: RepositoryCall, context: RepositoryContext, ref: str, path: str) -> Entry:
-    """As `find_entry`, of a moment that is shared with the requests that came together with this one."""
+    """As `find_entry`, at one moment for all requests that arrived together with this one."""
     if call.serving.reads_inline:
         with went_suppressed():  # look again, at a later moment
             view = call.site.moments.view(context, ref, arrival=call.scope[ARRIVAL])
@@ -45,10 +45,10 @@ async def reply_with_found(
     *,
     first: Entry | None = None,
 ) -> Response:
-    """Reply with the bytes of an entry; `lakebed.repo.objects.data.read_found` of the event loop.
+    """Reply with the bytes of an entry, as `lakebed.repo.objects.data.read_found` does outside the event loop.
 
     Args:
-        first: the entry, if it was looked up already.
+        first: the entry, if it was already looked up.
     """
     entry = await call.look(find) if first is None else first
     for _ in range(LOOKS_MAX - 1):
@@ -61,11 +61,11 @@ async def reply_with_found(
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a path must hold before it is written.
+    """The condition that a path must satisfy before it is written.
 
     Attributes:
-        checksums: an object with one of these; None: any object. Ignored if `absent`.
-        absent: no object.
+        checksums: it has an object with one of these; None: any object. Ignored if `absent`.
+        absent: it has no object.
     """
 
     checksums: frozenset[str] | None = None
@@ -79,13 +79,13 @@ class Condition:
 
 
 def condition_of(call: RepositoryCall) -> Condition | None:
-    """The condition in ``If-Match`` or ``If-None-Match: *``; None: there is none."""
+    """Return the condition in ``If-Match`` or ``If-None-Match: *``; None: there is none."""
     match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
     if match is not None and none_match is not None:
         raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
     if match is not None:
         return Condition(call.etags(b"if-match"))
-    if none_match is None or not none_match.strip():  # some clients send it empty, and mean none
+    if none_match is None or not none_match.strip():  # some clients send an empty header and mean no condition
         return None
     if none_match.strip() != "*":
         raise InvalidRequest("If-None-Match of an upload can only be *: write if no object exists.", kind="unsupported")
@@ -93,7 +93,7 @@ def condition_of(call: RepositoryCall) -> Condition | None:
 
 
 def refuse_early(context: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
-    """Check a condition before the bytes arrive; it is checked again when they are staged."""
+    """Check a condition before the bytes arrive. It is checked again when they are staged."""
     entry = None
     try:
         entry = find_entry(context, branch, path)
@@ -134,5 +134,5 @@ def stage_entry(
 
 
 def with_mtime(entry: Entry, mtime_s: int | None) -> Entry:
-    """The entry with a client's modification time in Unix seconds; None: unchanged."""
+    """Return the entry with a client's modification time in Unix seconds; None: unchanged."""
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)

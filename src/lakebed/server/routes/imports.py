@@ -1,6 +1,6 @@
 """Imports: objects of other locations become objects of a branch, without copying their bytes.
 
-An import runs in the background; its state is a record of the repository, so any process can show it, and the next
+An import runs in the background. Its state is a record of the repository, so any process can show it, and the next
 server that starts resumes an interrupted import.
 """
 
@@ -52,7 +52,7 @@ async def status(call: RepositoryCall) -> ImportStatus:
     """Get the status of an import."""
     import_id = call.required("id")
     context = await call.context()
-    branch = call.path["branch"]  # what the caller may do is decided by it
+    branch = call.path["branch"]  # the caller's permissions were checked for this branch
     return await call.quick(_status, context, import_id, branch=branch, root_url=call.site.repositories.url)
 
 

@@ -1,6 +1,6 @@
-"""The files of committed states: where they are in our format, and what is in them in lakeFS's.
+"""The files of committed states: where they are in our format, and their content in the format of lakeFS.
 
-Clients of lakeFS read from such files what a commit holds. Ours are described in docs/format/repository.md.
+Clients of lakeFS read from such files what a commit contains. docs/format/repository.md describes ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Objects: stat, read, write, delete, list, copy.
 
-The most frequent calls are here, and their routes are tried first. Objects of up to
-`ServerOptions.small_object_bytes` are handled whole, in one step of the pool, or at once where their bytes are in
-memory; larger ones as streams.
+These are the most frequent calls, and their routes are tried first. Objects of up to
+`ServerOptions.small_object_bytes` are handled as a whole, in one step of the pool, or at once if their bytes are in
+memory. Larger objects are streamed.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ OBJECTS: Final = Routes[RepositoryCall]("objects")
 _REF = "/repositories/{repository}/refs/{ref:path}/objects"
 _BRANCH = "/repositories/{repository}/branches/{branch}/objects"
 _META: Final = b"x-lakefs-meta-"
-"""Begins the headers of the user's own metadata."""
+"""Prefix of the headers of the user's own metadata."""
 _INTERNAL: Final = b"x-lakefs-internal-"
-"""Begins the headers of a client's metadata: modification time, permissions and symbolic links of `lakectl local`."""
+"""Prefix of the headers of a client's metadata: modification time, permissions and symlinks of `lakectl local`."""
 _INTERNAL_KEY: Final = "::lakefs::"
-"""Begins the metadata key of such a header. Clients look for it. Stored: DO NOT CHANGE."""
+"""Prefix of the metadata key of such a header. Clients look for it. Stored: DO NOT CHANGE."""
 _ANY_TYPE: Final = data.CONTENT_TYPE
 
 
@@ -110,7 +110,7 @@ def _stats(
     except InvalidRequest as error:
         if error.kind != "import_not_allowed":
             raise
-        # Its bytes may not be read: show its address unsigned, so that a listing does not fail.
+        # The caller may not read its bytes. Show its address unsigned, so that a listing does not fail.
         return object_stats(path, entry, address=data.physical_url(context, entry), with_metadata=with_metadata)
     expires_at_s = context.now_ms() // 1000 + expires_in_s
     return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
@@ -181,7 +181,7 @@ async def head_object(call: RepositoryCall) -> Response:
 async def upload_object(call: RepositoryCall) -> Response:
     """Write an object: a raw body, or the field `content` of a form; `x-lakefs-meta-*` headers are its metadata."""
     path, branch = call.required("path"), call.path["branch"]
-    check_path(path, writing=True)  # before a byte is read
+    check_path(path, writing=True)  # before any byte is read
     condition = condition_of(call)
     metadata = _metadata_of(call)
     context = await call.context(force=call.flag("force"), is_proven_later=True)
@@ -203,7 +203,7 @@ async def upload_object(call: RepositoryCall) -> Response:
 
         entry = await call.quick(store)
     else:
-        if condition is not None:  # ask before the bytes come in; asked again when they are staged
+        if condition is not None:  # check before the bytes are received, and again when they are staged
             await call.quick(refuse_early, context, branch, path, condition)
         entry = await call.upload(
             rest,
@@ -218,7 +218,7 @@ def _stats_reply(context: RepositoryContext, path: str, entry: Entry) -> Respons
 
 
 def _metadata_of(call: RepositoryCall) -> dict[str, str]:
-    """The metadata in a request's headers; of a header that repeats, the first counts."""
+    """Return the metadata in a request's headers. Of a repeated header, the first value counts."""
     metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
         if name.startswith(_META):
@@ -325,7 +325,7 @@ async def list_objects(call: RepositoryCall) -> Response:
 
     def results(lines: Sequence[Listed]) -> list[ObjectStats]:
         if not call.reads_all:
-            # Who has an address can make another object of the bytes: an unreadable object is listed without.
+            # A caller with an address can make another object of the bytes, so list an unreadable object without it.
             return [
                 prefix_stats(line.path)
                 if line.entry is None
@@ -361,9 +361,9 @@ async def list_objects(call: RepositoryCall) -> Response:
 def _committed_page(
     call: RepositoryCall, context: RepositoryContext, view: View, page: PageRequest, *, with_metadata: bool
 ) -> bytes | None:
-    """A page of rows that are all committed, whose JSON is kept with their blocks; None: it has others too.
+    """Return a page whose rows are all committed; None: some are not. The JSON of rows is kept with their blocks.
 
-    Cost: of a page that was listed before a third of another: its rows are neither decoded nor encoded.
+    Cost: a page that was listed before takes a third of the time: its rows are neither decoded nor encoded.
     """
     place = page_of(check_prefix(page.prefix), after=page.after, amount=page.probe)
     if place is None:
@@ -384,7 +384,7 @@ def _committed_page(
     if len(rows) <= page.amount:
         return join_page(rows, following="")
     last = page.amount - (len(rows) - batches[-1].num_rows) - 1
-    batch = batches[-1] if last >= 0 else batches[-2]  # the row behind the page may be alone in its batch
+    batch = batches[-1] if last >= 0 else batches[-2]  # the row after the page may be alone in its batch
     return join_page(rows[: page.amount], following=text_of(batch.column(0)[last].as_py()))
 
 
@@ -430,15 +430,15 @@ _INLINE_TYPES: Final = frozenset(
         *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/webm"),
     ]
 )
-"""Content types that a browser may show; objects of other types are saved. Scripts never run: see `_headers_of`."""
+"""Content types that a browser may display; objects of other types are saved. Scripts never run: see `_headers_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is sent of an object.
+    """The part of an object that is sent.
 
     Attributes:
-        status: 200; 206 for a range; 304 when the client has it already.
+        status: 200; 206 for a range; 304 if the client already has the object.
         span: the half-open range; None: the whole object.
     """
 
@@ -449,7 +449,7 @@ class Part:
 
 
 def part_of(call: RepositoryCall, entry: Entry) -> Part:
-    """The part of an object that a request asks for.
+    """Return the part of an object that a request asks for.
 
     Raises `InvalidRequest` (``range_not_satisfiable``, ``precondition_failed``).
     """
@@ -477,10 +477,10 @@ def _headers_of(entry: Entry) -> dict[str, str]:
         "last-modified": format_date(clamp_to_calendar(entry.modified_ms) // 1000),
         "accept-ranges": "bytes",
         "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
-        # The next user of the same browser or proxy may have another key.
+        # The next user of the same browser or proxy may have another access key.
         "cache-control": "no-store, must-revalidate",
         "expires": "0",
-        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
+        # Stored bytes are data, not pages of this server: no browser may guess their type or execute them.
         "x-content-type-options": "nosniff",
         "x-frame-options": "SAMEORIGIN",
         "content-security-policy": "default-src 'none'; sandbox",
@@ -488,5 +488,5 @@ def _headers_of(entry: Entry) -> dict[str, str]:
 
 
 def _conditions(call: RepositoryCall) -> dict[str, str]:
-    """The headers of conditions, found in one pass: few requests have one."""
+    """Return the headers with conditions, found in one pass, because few requests have any."""
     return {name.decode(): header_text(value) for name, value in call.scope["headers"] if name.startswith(b"if-")}

@@ -1,4 +1,4 @@
-"""Query parameters and headers that several endpoints have in common."""
+"""Query parameters and headers that several endpoints share."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ CONDITIONS: Final = (
     Parameter("If-Modified-Since", "Only if the object was changed later.", place="header"),
     Parameter("If-Unmodified-Since", "Only if the object was not changed later.", place="header"),
 )
-"""Of a read."""
+"""Conditions of a read."""

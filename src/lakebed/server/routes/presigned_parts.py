@@ -1,8 +1,8 @@
-"""Uploads in parts to signed URLs: begun, each part put to a URL of its own or copied, then completed or aborted.
+"""Uploads in parts to signed URLs: begin, put each part to its own URL or copy it, then complete or abort.
 
-The URLs are signed by the server, on every store, and the server takes the bytes: the parts of a repository are objects
-with records (`lakebed.repo.heads.multipart`), which a store of a vendor does not write. Such a URL permits one part of
-one upload, no more than the access key that got it, and ends with that key's secret.
+On every store, the server signs the URLs and takes the bytes, because the parts of a repository are objects
+with records (`lakebed.repo.heads.multipart`), which a vendor's store does not write. Such a URL permits one part of one
+upload. It permits no more than the access key that got it, and becomes invalid with that key's secret.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def copy_part(call: RepositoryCall, body: UploadPartCopyFrom) -> Response:
     number = _number(call)
     context, upload_id, raw = await _open(call, body.physical_address)
     source = body.copy_source
-    if call.caller.grants is None:  # of a user the permissions that the body needs are checked
+    if call.caller.grants is None:  # for a user, check the permissions that the body needs
         check_role(call.caller, needed="read", repository=source.repository)
     origin = await call.context(name=source.repository)
 
@@ -163,7 +163,7 @@ async def upload_part(call: RepositoryCall) -> Response:
     """Put a part to a URL signed by the server; the reply's ETag is the MD5 of its bytes."""
     repository, branch, path, upload_id, part, key, _ = map(call.required, _QUERY)
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
-    # As the key may do now: it may have been revoked, or given another secret, since it got the URL.
+    # Check the key's current permissions: since it got the URL, it may have been revoked, or given another secret.
     holder, salt = await call.quick(call.site.keys.holder, key)
     permitted = (repository, branch, path, upload_id, part, holder.id, salt)
     call.site.signer.check(call.required("signature"), *permitted, expires_at_s=expires_at_s)
@@ -182,7 +182,7 @@ async def upload_part(call: RepositoryCall) -> Response:
 async def _sign(
     call: RepositoryCall, context: RepositoryContext, upload_id: str, numbers: range | list[int]
 ) -> list[str]:
-    """URLs for parts of an upload."""
+    """Return URLs for parts of an upload."""
     if not numbers:
         return []
     expires_at_s = context.now_ms() // 1000 + call.site.options.presigned_lifetime_s
@@ -198,7 +198,7 @@ async def _sign(
 
 
 async def _open(call: RepositoryCall, address: str) -> tuple[RepositoryContext, str, bytes]:
-    """The repository, the upload that the path names, and its record."""
+    """Return the repository, the upload that the path names, and its record."""
     context, upload_id = await call.context(), call.path["upload_id"]
     _check_address(context, upload_id, address)
     branch, path = call.path["branch"], call.required("path")
@@ -207,7 +207,7 @@ async def _open(call: RepositoryCall, address: str) -> tuple[RepositoryContext, 
 
 
 def _address(context: RepositoryContext, upload_id: str) -> str:
-    """What clients give back with each call: the object gets its real address when it is completed."""
+    """Return the address that clients pass in each call. The object gets its real address at completion."""
     return context.store.url(f"{UPLOAD_FOLDER}/{upload_id}")
 
 
@@ -229,7 +229,7 @@ def _number(call: RepositoryCall) -> int:
 
 
 def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
-    """The half-open range that is copied."""
+    """Return the half-open range that is copied."""
     if text is None:
         return 0, size_bytes
     match = _SPAN.fullmatch(text)

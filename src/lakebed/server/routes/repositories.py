@@ -75,7 +75,7 @@ async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> R
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     _check_namespace(body.storage_namespace)
-    if call.caller.grants is None:  # of a user the permissions that the body needs are checked
+    if call.caller.grants is None:  # for a user, check the permissions that the body needs
         check_role(call.caller, needed="write", repository=body.name)
     if call.flag("bare"):
         check_bare(call.caller)
@@ -95,7 +95,7 @@ async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> R
 
 
 def _check_namespace(namespace: str) -> None:
-    """Refuse what is not a URL, as the regular expression in `getConfig` demands."""
+    """Refuse a namespace that is not a URL, as the regular expression in `getConfig` demands."""
     if "://" not in namespace:
         raise InvalidRequest(
             f"The storage namespace {namespace!r} is not a URL: use local:// and a folder of the server's storage, "

@@ -30,7 +30,7 @@ SERVICE: Final = Routes[RepositoryCall]("service")
 ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
 
 INTERFACE_VERSION: Final = "1.84.0"
-"""Clients compare it with the version that they need: at least 1.3.1."""
+"""Version of the interface. Clients compare it with the version that they need, at least 1.3.1."""
 
 _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs", "az": "azure"}
 

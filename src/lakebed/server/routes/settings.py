@@ -54,7 +54,7 @@ async def get_protection(call: RepositoryCall) -> Response:
 async def set_protection(call: RepositoryCall, body: list[BranchProtectionRule]) -> None:
     """Replace the patterns of protected branches."""
     context = await call.context()
-    rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat one
+    rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat a pattern
     await call.quick(set_protected, context, rules, expected=call.etags(b"if-match"))
 
 

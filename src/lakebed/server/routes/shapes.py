@@ -1,4 +1,4 @@
-"""From records of the engine to records of the interface. Pure, except for URLs, which stores make."""
+"""Conversions of the engine's records to those of the interface. Pure, except for URLs, which stores make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES: Final = {kind: kind.name.lower() for kind in DiffKind}
 def object_stats(
     path: str, entry: Entry, *, address: str, with_metadata: bool = True, expires_at_s: int | None = None
 ) -> ObjectStats:
-    """An object.
+    """Return the row of an object.
 
     Args:
         address: the URL of its bytes.
@@ -39,12 +39,12 @@ def object_stats(
 
 
 def listed_stats(lines: Sequence[Listed], *, addresses: Iterable[str], with_metadata: bool) -> list[ObjectStats]:
-    """The lines of a page.
+    """Return the rows of a page.
 
     Args:
         addresses: the URLs of the objects' bytes, in the order of the lines that are objects.
 
-    Cost: about 0.5 us a line: by position and without a call in between, for a page has a thousand of them.
+    Cost: about 0.5 us a line. Arguments are positional and there is no call in between, because a page has a thousand.
     """
     urls = iter(addresses)
     return [
@@ -65,12 +65,12 @@ def listed_stats(lines: Sequence[Listed], *, addresses: Iterable[str], with_meta
 
 
 def prefix_stats(path: str) -> ObjectStats:
-    """A common prefix: clients require the fields of an object here too."""
+    """Return the row of a common prefix. Clients require the fields of an object here too."""
     return ObjectStats(path=path, path_type="common_prefix", physical_address="", checksum="", mtime=0)
 
 
 def commit_row(commit_id: str, commit: Commit) -> CommitRow:
-    """A commit. The first of a repository has no committer, as lakeFS's clients print it."""
+    """Return the row of a commit. The first commit has no committer, in the form that lakeFS's clients print."""
     return CommitRow(
         id=commit_id,
         parents=list(commit.parents),
@@ -84,10 +84,10 @@ def commit_row(commit_id: str, commit: Commit) -> CommitRow:
 
 
 def diff_row(difference: Difference, *, with_right: bool = False) -> DiffRow:
-    """A path that differs, or a common prefix below which something does.
+    """Return the row of a path that differs, or of a common prefix of such paths.
 
     Args:
-        with_right: include what the right side has there, if anything.
+        with_right: include the object that the right side has there, if any.
     """
     if difference.is_prefix:
         return DiffRow("prefix_changed", difference.path, "common_prefix")
@@ -101,7 +101,7 @@ def diff_row(difference: Difference, *, with_right: bool = False) -> DiffRow:
 
 
 def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> RepositoryRow:
-    """A repository of the storage at a URL."""
+    """Return the row of a repository in the storage at a URL."""
     return RepositoryRow(
         id=name,
         creation_date=record.created_at_ms // 1000,
@@ -113,5 +113,5 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
 
 
 def rfc_3339(time_ms: int) -> str:
-    """A moment as clients read it in texts, in UTC."""
+    """Return a time as text for clients, in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

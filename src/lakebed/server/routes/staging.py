@@ -1,8 +1,9 @@
-"""Uploads past the server: where a client may put bytes itself, and linking them afterwards.
+"""Uploads that bypass the server: where a client may put bytes itself, and linking them afterwards.
 
-On stores whose vendor signs URLs the client puts to the store. On a local folder the server signs a URL of its own,
-`UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere. Such a URL permits no more than the
-access key that got it, in the repository that it was got for, and ends with that key's secret.
+On stores whose vendor signs URLs, the client puts the bytes to the store. On a local folder the server signs a URL of
+its own, `UPLOAD_PATH`, and takes the bytes, so that such clients work on every store. The server's URL permits no more
+than the access key that got it, only in the repository for which it was made, and becomes invalid with that key's
+secret.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def get_physical_address(call: RepositoryCall) -> StagingLocation:
     else:
         holder, salt = await call.quick(call.site.keys.holder, call.caller.id)
         address = new_address(context.environment)
-        uid = context.record.uid  # a repository of the same name that is made later is another one
+        uid = context.record.uid  # a later repository of the same name has another uid
         signature = call.site.signer.sign(uid, path, address, holder.id, salt, expires_at_s=expires_at_s)
         query = {"repository": context.name, "path": path, "address": address, "key": holder.id}
         query |= {"expires": str(expires_at_s), "signature": signature}
@@ -90,7 +91,7 @@ async def link_physical_address(call: RepositoryCall, body: StagingMetadata) -> 
         stage_entry(context, branch, path, entry, condition=condition)
         return entry
 
-    # An upload to a URL of the vendor is copied inside the store, which takes time in proportion to its size.
+    # An upload to a vendor's URL is copied inside the store, which takes time proportional to its size.
     entry = await (call.transfer(store) if call.site.signs else call.quick(store))
     return object_stats(path, entry, address=data.physical_url(context, entry))
 
@@ -116,13 +117,13 @@ async def upload_presigned(call: RepositoryCall) -> Response:
     """Put bytes to a URL signed by the server; the reply's ETag is their MD5."""
     repository, path, address = (call.required(name) for name in ("repository", "path", "address"))
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
-    # As the key may do now: it may have been revoked, or given another secret, since it got the URL.
+    # Check the key's current permissions: since it got the URL, it may have been revoked, or given another secret.
     holder, salt = await call.quick(call.site.keys.holder, call.required("key"))
     try:
         context = await call.site.context(repository)
         uid = context.record.uid
     except NotFound:
-        uid = ""  # as a wrong signature: who has none is not told what exists
+        uid = ""  # fails like a wrong signature, so that a caller without one does not learn what exists
     call.site.signer.check(call.required("signature"), uid, path, address, holder.id, salt, expires_at_s=expires_at_s)
     if holder.grants is None:
         check_role(holder, needed="write", repository=repository)
@@ -134,9 +135,9 @@ async def upload_presigned(call: RepositoryCall) -> Response:
 
 
 def _refuse_second(context: RepositoryContext, address: str, *, announced_bytes: int | None) -> None:
-    """Refuse an upload of other bytes than those that are there before they arrive, where their number tells.
+    """Refuse a second upload with other bytes before they arrive, if their number shows the difference.
 
-    Of as many bytes it may be the first upload again, whose reply was lost: `_put` compares them.
+    An upload of the same number of bytes may repeat the first one after a lost reply: `_put` compares the bytes.
     """
     with suppress(NotFound):
         if announced_bytes not in (None, context.store.head(address).size_bytes):
@@ -148,7 +149,7 @@ def _second(address: str) -> AlreadyExists:
 
 
 def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
-    """Put the bytes, and return their MD5. The same bytes again are no error: the reply may have been lost."""
+    """Put the bytes, and return their MD5. The same bytes again are accepted, because the reply may have been lost."""
     digest = hashlib.md5(usedforsecurity=False)
 
     def digest_pieces() -> Iterator[Buffer]:
@@ -159,7 +160,7 @@ def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> 
     digested = digest_pieces()
     try:
         context.store.put_stream(address, digested, create_only=True)
-    except AlreadyExists as error:  # an upload finished first: its bytes may be committed
+    except AlreadyExists as error:  # an upload finished first, and its bytes may be committed
         for _ in digested:
             pass
         stored = hashlib.md5(usedforsecurity=False)

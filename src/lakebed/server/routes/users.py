@@ -31,7 +31,7 @@ from lakebed.server.user_bodies import (
 
 USERS: Final = Routes[RepositoryCall]("auth")
 _NEEDS: Final[Role] = "admin"
-"""Of keys with a role; of users `lakebed.server.needs` has the permissions."""
+"""For keys with a role. For users, `lakebed.server.needs` has the permissions."""
 _ALL_USERS: Final = "/auth/users"
 _USER: Final = "/auth/users/{user}"
 _ALL_GROUPS: Final = "/auth/groups"
@@ -46,7 +46,7 @@ _GROUPS_OF_WORDS: Final[dict[Literal["Read", "Write", "Super", "Admin"], str]] =
     "Super": "SuperUsers",
     "Admin": "Admins",
 }
-"""Words of lakeFS's access-control lists, and the group whose policies each stands for."""
+"""Words of lakeFS's access-control lists, with the group whose policies each word stands for."""
 
 T = TypeVar("T")
 

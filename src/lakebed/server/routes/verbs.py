@@ -1,7 +1,8 @@
-"""The operations of lakebed's own clients: what the interface of lakeFS lacks, or shows less of.
+"""The operations of lakebed's own clients: those that lakeFS's interface lacks, or for which it returns less.
 
 Owns: one endpoint for each verb of `lakebed.repo.verbs`, and three for what is not a message: `put` and `read` of
-objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and run; only its author is decided here.
+objects' bytes, and `stage_many` of columns. Invariant: an endpoint decodes a verb and runs it. It decides nothing
+except the author.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ M = TypeVar("M", bound=Described)
 _ONE: Final = "/repositories/{repository}/verbs/"
 _ALL: Final = "/verbs/"
 _LINE_BYTES_MAX: Final = 1 << 20
-"""Longest first line of `put`: a path and metadata."""
+"""Longest first line of `put`, with a path and metadata."""
 _BRANCH: Final = Parameter("branch", "The branch.", required=True)
 _OPENED: Final = Parameter(
     REPOSITORY_ID_HEADER, "The id of the repository that is meant: 404 if another one has its name.", place="header"
@@ -52,12 +53,12 @@ _OPENED: Final = Parameter(
 
 
 def _reply(kind: type[Described], result: object) -> Response:
-    """The reply of a verb, encoded in the thread that ran it: a plan of a million objects must not block the loop."""
+    """Encode the reply of a verb in the thread that ran it: a plan of a million objects must not block the loop."""
     return empty() if kind.gives is None else json(result)
 
 
 def _author(call: RepositoryCall, named: str | None) -> str:
-    """The author of a change: the access key, unless an administrator names another."""
+    """Return the author of a change: the access key, unless an administrator names another author."""
     if not named or named == call.committer:
         return call.committer
     if not call.caller.may("admin"):
@@ -69,9 +70,9 @@ def _author(call: RepositoryCall, named: str | None) -> str:
 
 
 async def _open(call: RepositoryCall) -> RepositoryContext:
-    """The repository that the path names, if it is the one that the client has opened.
+    """Return the repository that the path names, if it is the one that the client has opened.
 
-    Raises `NotFound`, also where another one has its name now.
+    Raises `NotFound`, also if another repository has its name now.
     """
     context = await call.context()
     opened = call.header(REPOSITORY_ID_HEADER.encode())
@@ -81,7 +82,7 @@ async def _open(call: RepositoryCall) -> RepositoryContext:
 
 
 async def _read(call: RepositoryCall, kind: type[M]) -> M:
-    """The message of a request, with its author."""
+    """Decode the message of a request, and set its author."""
     bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
     verb = (await call.read(kind, bytes_max=bytes_max)).with_author(partial(_author, call))
     call.subject = verb.subject()
@@ -89,12 +90,12 @@ async def _read(call: RepositoryCall, kind: type[M]) -> M:
 
 
 def _declare(kind: type[Verb[Any]]) -> None:
-    """The endpoint of a verb of one repository."""
+    """Declare the endpoint of a verb of one repository."""
 
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
         local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_stores else {}
-        with verb.room():  # the look at the repository, too
+        with verb.room():  # also around the lookup of the repository
             context = await _open(call)
             return await call.run(kind.effort, lambda: _reply(kind, LocalTransport(context).call(verb, **local)))
 
@@ -102,7 +103,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
 
 
 def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
-    """The endpoint of a verb of all repositories; one that changes a repository needs its role there."""
+    """Declare the endpoint of a verb of all repositories. A verb that changes a repository needs its role there."""
 
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
@@ -125,7 +126,7 @@ def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCa
         "verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
         needs=kind.role,
         takes=kind,
-        # A reply that is one text is JSON too.
+        # A reply that is only a text is JSON too.
         gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
         parameters=(_OPENED,) if place == _ONE else (),
         audited=not kind.changes_nothing,
@@ -173,7 +174,7 @@ async def put(call: RepositoryCall) -> Entry | None:
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
-    """The bytes before the first line feed, and an iterator of everything after it."""
+    """Return the bytes before the first line feed, and an iterator of all bytes after it."""
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk
@@ -231,7 +232,7 @@ _SIZE_MAX: Final = (1 << 53) - 1
 
 
 def _find_entry(context: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
-    """The entry at a path or, with an address of ours, the object there: a reader continues with what it opened."""
+    """Return the entry at a path; with an address of ours, its object, so that a reader continues with it."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)
     entry = Stat(ref=ref, path=path).run(context)

@@ -1,5 +1,5 @@
-"""The S3 gateway: repositories as buckets, for clients that speak S3.
+"""The S3 gateway: it serves repositories as buckets to clients that speak S3.
 
 Owns: signatures, the forms of bodies and replies, the mapping of buckets and keys to branches and paths. It has no
-storage logic: it calls the verbs of `lakebed.repo` that the REST routes call. Off unless the server has an S3 key.
+storage logic: it calls the same verbs of `lakebed.repo` as the REST routes. Off unless the server has an S3 key.
 """

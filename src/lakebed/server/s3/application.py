@@ -1,8 +1,10 @@
-"""The ASGI application of the gateway: which requests are S3's, and what happens around every operation.
+"""The ASGI application of the gateway: it recognizes requests of S3, and runs each operation.
 
-Owns: the order. A request is signed, or refused; then it is an operation, or not; then its caller may, or may not; only
-then anything is looked up. Invariants: no handler runs for a request whose signature was not verified; an error is XML
-with a code of S3, and says nothing of the server's inside.
+Owns: the order of checks. First the signature, then whether the operation exists, then whether the caller may use it.
+Only after these anything is looked up.
+
+Invariants: no handler runs for a request whose signature was not verified. An error is XML with a code of S3, and
+reveals nothing of the server's internals.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _SUBRESOURCES: Final = frozenset((
     "uploadId", "uploads", "versioning", "versions", "website",
 ))
 # fmt: on
-"""Names of a query that make a request another operation than the plain one of its method."""
+"""Query parameters that distinguish an operation from the plain one of its method."""
 
 _API: Final = b"/api/v1"
 _METHOD_NOT_ALLOWED: Final = "The specified method is not allowed against this resource."
@@ -68,19 +70,22 @@ _UNSERVED_HEADERS: Final = (
     "x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-object-lock-", "x-amz-tagging",
     "x-amz-website-redirect-location", "x-amz-write-offset-bytes",
 )  # fmt: skip
-"""Begin headers that ask for what is not done: to ignore one would store bytes otherwise than the client believes."""
+"""Prefixes of headers for features that are not served.
+
+Ignoring one would store something else than the client expects.
+"""
 _SERVED_HEADERS: Final = frozenset(("x-amz-tagging-directive",))
 
 
 class S3Application:
-    """The operations of S3 over a site."""
+    """The operations of S3 on a site."""
 
     def __init__(self, site: RepositorySite) -> None:
         self._site = site
         self._domains = tuple(site.options.s3_domains)
 
     def claims(self, scope: Scope) -> bool:
-        """Whether a request is one of S3: it is signed so, or came to a domain of the gateway."""
+        """Whether a request is one of S3: it has a signature of S3, or came to a domain of the gateway."""
         if is_signed(scope["headers"], scope["query_string"]):
             return True
         if not self._domains:
@@ -106,7 +111,7 @@ class S3Application:
             return
         except Exception as error:
             reply = self._explain(error, scope, trace)
-        if waits:  # a client that still holds its body back sends it or not: what comes next cannot be told apart
+        if waits:  # the client may or may not send the body that it held back, and that could be read as a request
             reply.raw_headers.append((b"connection", b"close"))
         request_id = trace.request_id.encode()
         reply.raw_headers += [(b"x-amz-request-id", request_id), (b"x-request-id", request_id)]
@@ -125,7 +130,7 @@ class S3Application:
         endpoint = operation.endpoint
         trace.route = f"s3/{endpoint.name}"
         plan = plan_body(signature, key, texts)
-        if plan.md5 is not None:  # it is the checksum of the object, and a body may come in chunks with more around it
+        if plan.md5 is not None:  # it is the checksum of the object, which may be sent in chunks with framing
             scope["headers"] = [pair for pair in headers if pair[0] != b"content-md5"]
         call = S3Call(
             self._site,
@@ -150,7 +155,7 @@ class S3Application:
     async def _authenticate(
         self, method: str, target: Target, headers: Headers, texts: HeaderTexts
     ) -> tuple[Signature, bytes, Principal]:
-        """The signature of a request, which is right, what it was made with, and who made it."""
+        """Verify the signature of a request. Return it with its key, and the caller."""
         path, raw_path, pairs = target.path, target.raw_path, target.pairs
         if not is_version_2(texts, pairs):
             signature = parse_signature(texts, pairs)
@@ -167,7 +172,7 @@ class S3Application:
         return signature, key, principal
 
     async def _verify(self, signature: Signature) -> tuple[Principal, bytes]:
-        """The caller whose key a signature names, and what it signs with. Raises ``InvalidAccessKeyId``."""
+        """Return the caller whose key a signature names, and the signing key. Raises ``InvalidAccessKeyId``."""
         site = self._site
         check_time(signature, now_ms=site.serving.environment.clock.now_ms())
         signer = site.keys.recall_signer(signature.access_key, signature.scope)
@@ -183,7 +188,7 @@ class S3Application:
         change = Change(operation.endpoint, principal.id, call.path, "", status, call.request_id)
         try:
             await self._site.audit(change)
-        except LakebedError as error:  # the change is made, and its reply must say so
+        except LakebedError as error:  # the change is made, and its reply must report that
             name = operation.endpoint.name
             self._site.serving.log_problem(f"no audit line of {name}: {error}", request_id=call.request_id)
 
@@ -207,7 +212,7 @@ class S3Application:
 
 
 def _raw_path(scope: Scope) -> bytes:
-    """The path as it was sent."""
+    """Return the path as sent."""
     path: bytes = scope["raw_path"]
     return path
 
@@ -217,7 +222,7 @@ def _host(headers: Headers) -> str:
 
 
 def _find(method: str, target: Target, headers: HeaderTexts) -> Operation:
-    """The operation that a request asks for. Raises ``NotImplemented``, ``MethodNotAllowed``."""
+    """Return the operation that a request asks for. Raises ``NotImplemented``, ``MethodNotAllowed``."""
     level: Level = "object" if target.key else "bucket" if target.bucket else "service"
     names = {name for name, _ in target.pairs}
     for operation in _OPERATIONS.get((method, level), ()):

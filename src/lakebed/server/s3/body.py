@@ -1,11 +1,12 @@
-"""The body of a request: out of its chunks, and judged while it streams.
+"""The body of a request: it is taken out of its chunks and verified while it streams.
 
-Owns: the encoding ``aws-chunked`` with signatures of chunks, with trailers, or with neither; and what a body must agree
-with: its announced length, the hash that was signed, ``Content-MD5``, and checksums of headers and trailers.
-Invariants: a body that differs is an error at its end at the latest, so an upload that reads to the end stores nothing
-of it; no more than one piece is held, however long a chunk is.
+Owns: the encoding ``aws-chunked``, with signed chunks, with trailers, or with neither; and the checks of a body: its
+announced length, the signed hash, ``Content-MD5``, and checksums of headers and trailers.
 
-Pure: an iterator of pieces becomes another. It runs where the store takes the pieces, not in the event loop.
+Invariants: a body that differs raises an error at its end at the latest. So an upload that reads to the end stores
+none of it. At most one piece is in memory, however long a chunk is.
+
+Pure: an iterator of pieces becomes another one. It runs where the store takes the pieces, not in the event loop.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _TRAILER_SIGNATURE: Final = "x-amz-trailer-signature"
 
 
 class BodyPlan(msgspec.Struct, frozen=True):
-    """What a body is, and must agree with.
+    """The encoding of a body, and the values that it must match.
 
     Attributes:
-        signature, key: of the request; they sign its chunks.
-        encoded_bytes: the announced length of what is sent; None: unknown.
-        decoded_bytes: the announced length of a chunked body itself; None: not announced.
-        checksums: stated in headers, base64 by name.
-        trailers: names of trailers that are announced.
-        md5: as ``Content-MD5`` states it; None: not at all.
+        signature, key: those of the request; they also sign its chunks.
+        encoded_bytes: the announced length of the encoded body; None: unknown.
+        decoded_bytes: the announced length of a chunked body after decoding; None: not announced.
+        checksums: the values stated in headers, base64 by name.
+        trailers: names of the announced trailers.
+        md5: the value of ``Content-MD5``; None: not sent.
     """
 
     signature: Signature
@@ -56,14 +57,14 @@ class BodyPlan(msgspec.Struct, frozen=True):
 
 
 def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> BodyPlan:
-    """What the headers of a request say of its body.
+    """Parse the headers of a request that describe its body.
 
     Args:
         headers: by their lower-case names.
 
     Raises:
         InvalidRequest: kind ``InvalidArgument``, ``InvalidDigest``, ``InvalidRequest``: a header is malformed;
-            ``NotImplemented``: a checksum that is not known, and so would not be compared.
+            ``NotImplemented``: an unknown checksum, which could not be compared.
     """
     payload = signature.payload
     if payload not in _CHUNKED and payload != UNSIGNED and not is_sha256(payload):
@@ -103,11 +104,11 @@ def _from_base64(text: str) -> bytes:
 
 
 def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
-    """The bytes of a body.
+    """Decode and verify a body. Yield its bytes.
 
     Raises:
         InvalidRequest: kind ``IncompleteBody``, ``SignatureDoesNotMatch``, ``XAmzContentSHA256Mismatch``,
-            ``BadDigest``: at the latest behind the last piece.
+            ``BadDigest``: after the last piece at the latest.
     """
     updates: list[Callable[[Buffer], None]] = []
     running = None
@@ -149,11 +150,11 @@ def _check_trailers(plan: BodyPlan, trailers: Mapping[str, str]) -> None:
 
 
 class RunningChecksums:
-    """Checksums of bytes that pass by, and what they must be.
+    """Computes checksums of a stream of bytes, and compares them with the stated values.
 
     Args:
         stated: base64 by name.
-        more: further names, whose values are known at the end.
+        more: names of further checksums, whose values are known only at the end.
     """
 
     def __init__(self, stated: Mapping[str, str], more: Iterable[str] = ()) -> None:
@@ -163,7 +164,7 @@ class RunningChecksums:
 
     @property
     def names(self) -> list[str]:
-        """What is computed."""
+        """Names of the computed checksums."""
         return list(self._running)
 
     def update(self, piece: Buffer) -> None:
@@ -172,7 +173,7 @@ class RunningChecksums:
             checksum.update(piece)
 
     def check(self, trailers: Mapping[str, str] = {}) -> None:
-        """Compare them. Raises ``BadDigest``."""
+        """Compare the checksums with the stated values. Raises ``BadDigest``."""
         for name, checksum in self._running.items():
             stated = self._stated.get(name) or trailers.get(HEADER + name)
             if stated is not None and stated.strip() != b64encode(checksum.digest()).decode():
@@ -180,14 +181,14 @@ class RunningChecksums:
 
 
 class _Reader:
-    """Lines and stretches of pieces."""
+    """Reads lines and stretches of bytes from pieces."""
 
     def __init__(self, pieces: Iterable[Buffer]) -> None:
         self._pieces = iter(pieces)
         self._view = memoryview(b"")
 
     def is_at_end(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all bytes were read."""
         while not self._view:
             piece = next(self._pieces, None)
             if piece is None:
@@ -200,7 +201,7 @@ class _Reader:
             raise s3_error("IncompleteBody", "The body ended in the middle of its chunks.")
 
     def line(self) -> bytes:
-        """A line, without its end."""
+        """Read a line. Return it without its end."""
         line = b""
         while not line.endswith(b"\n"):
             self._fill()
@@ -213,7 +214,7 @@ class _Reader:
         return line.removesuffix(b"\n").removesuffix(b"\r")
 
     def take(self, size_bytes: int) -> Iterator[memoryview]:
-        """So many bytes."""
+        """Read this many bytes."""
         while size_bytes:
             self._fill()
             piece = self._view[:size_bytes]
@@ -227,7 +228,7 @@ def _malformed() -> Exception:
 
 
 def _unchunk(pieces: Iterable[Buffer], plan: BodyPlan, trailers: dict[str, str]) -> Iterator[Buffer]:
-    """The chunks of a body; at its end `trailers` is filled."""
+    """Yield the content of the chunks of a body. Fill `trailers` at its end."""
     reader = _Reader(pieces)
     signature, is_chain = plan.signature, plan.signature.payload != UNSIGNED_CHUNKS_TRAILER
     previous = signature.signature

@@ -1,4 +1,4 @@
-"""Buckets: repositories, and branches as buckets of their own."""
+"""Buckets: repositories, and branches as separate buckets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lakebed.server.s3.xml import Value, render
 
 BUCKETS: Final = Operations()
 REGION: Final = "us-east-1"
-"""Any region may be signed for; this one is answered."""
+"""Clients may sign for any region. Replies name this one."""
 _BUCKETS_MAX: Final = 10_000
 
 
@@ -50,7 +50,7 @@ async def list_buckets(call: S3Call) -> Response:
 
 
 def _buckets(call: S3Call, prefix: str, after: str) -> Iterator[tuple[str, int]]:
-    """Names and times, in the order of names."""
+    """Yield names and times, in the order of names."""
     repositories = call.site.repositories
     name, mark, branch_prefix = prefix.partition(".")
     if not mark:
@@ -65,13 +65,13 @@ def _buckets(call: S3Call, prefix: str, after: str) -> Iterator[tuple[str, int]]
 
 
 def _may_list(call: S3Call, repository: str) -> bool:
-    """Whether the caller, who sees a repository, may list its branches."""
+    """Whether the caller, who may see a repository, may list its branches."""
     grants = call.caller.grants
     return grants is None or grants.permits(Permission("fs:ListBranches", REPOSITORIES + repository))
 
 
 async def _check_bucket(call: S3Call) -> None:
-    """Refuse a bucket that is not there. Raises `NotFound`; ``NoSuchBucket``."""
+    """Refuse a bucket that does not exist. Raises `NotFound`; ``NoSuchBucket``."""
     context = await call.context()
     if call.place.is_branch_bucket:
         try:

@@ -1,7 +1,7 @@
-"""One request of S3: its bucket and key, what they name, and its body.
+"""One request of S3: its bucket and key, the objects that they name, and its body.
 
-Owns: the mapping. A bucket is a repository, and a key begins with a reference; or a bucket is ``repository.branch``,
-and a key is a path. Invariant: a path is decoded once, and never normalised.
+Owns: the mapping. Either a bucket is a repository, and a key begins with a reference; or a bucket is
+``repository.branch``, and a key is a path. Invariant: a path is decoded once, and never normalised.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from lakebed.server.site import RepositoryCall, RepositorySite
 R = TypeVar("R")
 
 KEY_BYTES_MAX: Final = 1_024
-"""Longest path, as `lakebed.repo.model.names.PATH_BYTES_MAX`; the reference in front does not count."""
+"""Longest path, as `lakebed.repo.model.names.PATH_BYTES_MAX`. The reference before it does not count."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a bucket and a key name.
+    """The object or reference that a bucket and a key name.
 
     Attributes:
-        ref: a branch, or with keys of a repository's bucket any reference; empty: none is named.
-        path: of the object; empty: the reference itself.
-        is_branch_bucket: whether the reference is in the bucket's name.
+        ref: a branch; in the bucket of a repository, any reference; empty: none is named.
+        path: the path of the object; empty: the reference itself.
+        is_branch_bucket: whether the bucket's name contains the reference.
     """
 
     repository: str
@@ -48,12 +48,12 @@ class Place(msgspec.Struct, frozen=True):
     is_branch_bucket: bool
 
     def key(self, path: str) -> str:
-        """The key of another path of the same reference."""
+        """Return the key of another path of the same reference."""
         return path if self.is_branch_bucket else f"{self.ref}/{path}"
 
 
 def place_of(bucket: str, key: str) -> Place:
-    """What a bucket and a key name."""
+    """Return the place that a bucket and a key name."""
     repository, mark, branch = bucket.partition(".")
     if mark:
         return Place(repository, branch, key, is_branch_bucket=True)
@@ -62,10 +62,10 @@ def place_of(bucket: str, key: str) -> Place:
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What the line of a request names.
+    """The parts of a request's first line.
 
     Attributes:
-        path, raw_path: the whole path, decoded, and as it was sent.
+        path, raw_path: the whole path, decoded, and as sent.
         pairs: the query, decoded.
     """
 
@@ -77,7 +77,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def host_bucket(host: str, *, domains: tuple[str, ...]) -> str:
-    """The bucket in a host's name, in front of one of the domains; empty: there is none."""
+    """Return the bucket in a host's name, before one of the domains; empty: there is none."""
     name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
     for domain in domains:
         if name.lower().endswith("." + domain.lower()):
@@ -86,7 +86,7 @@ def host_bucket(host: str, *, domains: tuple[str, ...]) -> str:
 
 
 def split_path(path: str, *, host: str, domains: tuple[str, ...]) -> tuple[str, str]:
-    """Bucket and key of a path; the bucket may be in the host's name (`host_bucket`)."""
+    """Return bucket and key of a path. The bucket may be in the host's name (`host_bucket`)."""
     if bucket := host_bucket(host, domains=domains):
         return bucket, path[1:]
     bucket, _, key = path[1:].partition("/")
@@ -100,7 +100,7 @@ def is_domain(host: str, *, domains: tuple[str, ...]) -> bool:
 
 
 def decode_path(raw: bytes) -> str:
-    """A path without its percent signs. Raises `InvalidRequest` (``InvalidURI``)."""
+    """Decode the percent signs of a path. Raises `InvalidRequest` (``InvalidURI``)."""
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
@@ -112,8 +112,8 @@ class S3Call(RepositoryCall):
 
     Attributes:
         target: its bucket and key.
-        place: what they name.
-        body_plan: what its body must agree with.
+        place: the place that they name.
+        body_plan: the values that its body must match.
     """
 
     __slots__ = ("_changes", "_operation", "body_plan", "headers", "pairs", "place", "target")
@@ -143,7 +143,7 @@ class S3Call(RepositoryCall):
         self._changes = site.keys.changes
 
     def check_needs(self, operation: str) -> None:
-        """Refuse a user who may not do what the request asks for; it is asked again by `check_key`.
+        """Refuse a user who lacks the permissions for the request. `check_key` checks them again later.
 
         Raises:
             InvalidRequest: kind ``forbidden``.
@@ -158,7 +158,7 @@ class S3Call(RepositoryCall):
             self.check(permission)
 
     def number(self, name: str, *, default: int, high: int) -> int:
-        """A number of the query from 0; a larger one than `high` counts as that. Raises ``InvalidArgument``."""
+        """Return a number >= 0 of the query, at most `high`. Raises ``InvalidArgument``."""
         text = self.pairs.get(name)
         if text is None or text == "":
             return default
@@ -167,7 +167,7 @@ class S3Call(RepositoryCall):
         return min(int(text), high)
 
     def encoded_chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
-        """The body as it is sent. Raises ``MissingContentLength``, ``EntityTooLarge``."""
+        """Yield the body as sent. Raises ``MissingContentLength``, ``EntityTooLarge``."""
         if self.header(b"content-length") is None and self.header(b"transfer-encoding") is None:
             raise s3_error("MissingContentLength", "You must provide the Content-Length HTTP header.")
         return self.chunks(bytes_max=bytes_max)
@@ -182,9 +182,9 @@ class S3Call(RepositoryCall):
         """Store the body of this request.
 
         Args:
-            store: makes something durable of the whole body, or of its pieces.
-            finish: refers to it. Both are called in one step of the pool for a small body.
-            store_small: does both for a small body, given what decodes it and about how many bytes it has.
+            store: stores the whole body, or its pieces, durably.
+            finish: makes a record that refers to it. For a small body one step of the pool calls both functions.
+            store_small: does both for a small body, given a function that decodes it and its approximate size in bytes.
         """
         options = self.site.options
         chunks = self.encoded_chunks(bytes_max=options.object_bytes_max)
@@ -204,14 +204,14 @@ class S3Call(RepositoryCall):
                 return await store_small(decode_whole, len(body))
             return await self.quick(store_whole)
         stored = await self.upload(rest, into=lambda pieces: store(decode(pieces, self.body_plan)))
-        await self.quick(self.check_key)  # its upload may have taken hours
+        await self.quick(self.check_key)  # the upload may have taken hours
         await self.quick(finish, stored)
         return stored
 
     def check_key(self) -> None:
-        """Refuse a caller who may not do it any more: the key was revoked since the request began, or a policy changed.
+        """Refuse a caller whose permissions have ended: since the request began a key was revoked, or a policy changed.
 
-        Cost: 1 GET; of a user 2.
+        Cost: 1 GET; 2 for a user.
         """
         self.principal = self.site.keys.holder(self.caller.id)[0]
         if self._operation:
@@ -223,7 +223,7 @@ class S3Call(RepositoryCall):
             await self.quick(self.check_key)
 
     async def read_xml(self, root: str) -> Element:
-        """The body as XML. Raises ``MalformedXML``, ``MaxMessageLengthExceeded``."""
+        """Parse the body as XML. Raises ``MalformedXML``, ``MaxMessageLengthExceeded``."""
         try:
             raw = await self.body(bytes_max=XML_BYTES_MAX)
         except InvalidRequest as error:
@@ -243,7 +243,7 @@ class S3Call(RepositoryCall):
 
 
 def explain_missing_branch(context: RepositoryContext, place: Place, error: NotFound | InvalidRequest) -> Exception:
-    """The error of a write to what is no branch: of another reference it is read-only, else there is none."""
+    """Return the error of a write to a place that is not a branch: either a read-only reference, or none."""
     try:
         resolve(context, place.ref)
     except (NotFound, InvalidRequest):

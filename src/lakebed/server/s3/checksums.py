@@ -1,7 +1,7 @@
-"""Checksums that S3's clients send with a body: CRC32, CRC32C, CRC64NVME, SHA-1, SHA-256. Pure.
+"""Checksums that clients of S3 send with a body: CRC32, CRC32C, CRC64NVME, SHA-1, SHA-256. Pure.
 
-Owns: their names and forms, and the two that Python's library has not: CRC32C and CRC64NVME, which are computed by
-numpy in many lanes at once, and then joined, for a checksum of this kind is linear. Cost: about 6 ms a MiB.
+Owns: their names and forms, and the two that Python's library lacks: CRC32C and CRC64NVME. numpy computes these in many
+lanes at once, and joins the lanes, which is possible because a CRC is linear. Cost: about 6 ms a MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 _LANE_BYTES: Final = 256
-"""Bytes of one lane; a shorter body is computed byte by byte."""
+"""Bytes of one lane. A shorter body is computed byte by byte."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -29,11 +29,11 @@ class Checksum(Protocol):
         """Add the next bytes."""
 
     def digest(self) -> bytes:
-        """The checksum of all bytes so far, as its header holds it before base64."""
+        """Return the checksum of all bytes so far, as its header has it before base64."""
 
 
 class _Crc32:
-    """zlib's."""
+    """CRC32 by zlib."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -47,7 +47,7 @@ class _Crc32:
 
 @cache
 def _table(polynomial: int) -> Words:
-    """What a byte becomes: of reflected checksums, the polynomial reflected too."""
+    """Return the state after each byte, for a reflected polynomial and thus reflected checksums."""
     values = np.arange(256, dtype=np.uint64)
     for _ in range(8):
         values = np.where(
@@ -58,7 +58,7 @@ def _table(polynomial: int) -> Words:
 
 @cache
 def _shift(polynomial: int, byte_count_log2: int) -> Words:
-    """What each bit of a state becomes behind ``2 ** byte_count_log2`` zero bytes."""
+    """Return the state that each bit of a state becomes after ``2 ** byte_count_log2`` zero bytes."""
     if byte_count_log2 == 0:
         bits = np.uint64(1) << np.arange(64, dtype=np.uint64)
         return np.asarray(_table(polynomial)[bits & np.uint64(0xFF)] ^ (bits >> np.uint64(8)), dtype=np.uint64)
@@ -67,7 +67,7 @@ def _shift(polynomial: int, byte_count_log2: int) -> Words:
 
 
 def _apply(matrix: Words, states: Words) -> Words:
-    """Each state, moved on by a matrix of `_shift`."""
+    """Advance each state by a matrix of `_shift`."""
     moved = np.zeros_like(states)
     for bit in range(64):
         moved ^= np.where((states >> np.uint64(bit)) & np.uint64(1), matrix[bit], np.uint64(0))
@@ -79,7 +79,7 @@ class LinearCrc:
 
     Args:
         polynomial: reflected.
-        size_bytes: of the checksum.
+        size_bytes: size of the checksum.
     """
 
     def __init__(self, polynomial: int, *, size_bytes: int) -> None:
@@ -93,7 +93,7 @@ class LinearCrc:
         values = np.frombuffer(memoryview(piece), np.uint8)
         count = len(values) // _LANE_BYTES
         if count > 1:
-            lanes = 1 << (count.bit_length() - 1)  # a power of two: pairs are joined
+            lanes = 1 << (count.bit_length() - 1)  # a power of two, because lanes are joined in pairs
             while lanes > 1:
                 self._add_lanes(values[: lanes * _LANE_BYTES].reshape(lanes, _LANE_BYTES))
                 values = values[lanes * _LANE_BYTES :]
@@ -120,7 +120,7 @@ class LinearCrc:
         self._state = int(states[0])
 
     def digest(self) -> bytes:
-        """The checksum of all bytes so far."""
+        """Return the checksum of all bytes so far."""
         return (self._state ^ self._mask).to_bytes(self._size_bytes, "big")
 
 
@@ -138,18 +138,18 @@ _MAKERS: Final[dict[str, Callable[[], Checksum]]] = {
 }
 
 HEADER: Final = "x-amz-checksum-"
-"""Begins the header, or the trailer, of a checksum."""
+"""Prefix of the header, or of the trailer, of a checksum."""
 
 
 _NO_CHECKSUMS: Final = frozenset(HEADER + name for name in ("algorithm", "mode", "type"))
 
 
 def is_checksum(header: str) -> bool:
-    """Whether a header or trailer, in lower case, states a checksum, of a kind that is known or not."""
+    """Whether a header or trailer, in lower case, states a checksum of a known or unknown kind."""
     return header.startswith(HEADER) and header not in _NO_CHECKSUMS
 
 
 def new_checksum(name: str) -> Checksum | None:
-    """A checksum by its name in lower case; None: S3 has none of that name."""
+    """Return a new checksum by its name in lower case; None: S3 has no checksum of this name."""
     maker = _MAKERS.get(name)
     return None if maker is None else maker()

@@ -1,7 +1,7 @@
-"""Errors as S3 has them: a code, its status, and XML.
+"""Errors of S3: a code, its status, and XML.
 
-Owns: the codes, and which of them an error of lakebed is. An error with one of these codes as its kind is raised by
-`s3_error`; every other one is mapped by its kind, else by the status that the REST interface gives it.
+Owns: the codes, and the code for each error of lakebed. `s3_error` raises an error whose kind is a code. Every other
+error is mapped by its kind, or else by the status that the REST interface gives it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATUSES: Final[dict[str, int]] = {
     "ConditionalRequestConflict": 409,
     "EntityTooLarge": 400,
     "EntityTooSmall": 400,
-    "ErrNoSuchBucketPossibleAPIEndpoint": 404,  # lakeFS's own
+    "ErrNoSuchBucketPossibleAPIEndpoint": 404,  # a code of lakeFS
     "IncompleteBody": 400,
     "InternalError": 500,
     "InvalidAccessKeyId": 403,
@@ -99,13 +99,13 @@ _BY_STATUS: Final = {
 
 
 def s3_error(code: str, message: str) -> InvalidRequest:
-    """An error with a code of S3. What it says is shown to the client."""
+    """Return an error with a code of S3. Clients see the message."""
     assert code in _STATUSES, code
     return InvalidRequest(message, kind=code)
 
 
 def code_of(error: BaseException) -> str:
-    """The code of S3 for an error."""
+    """Return the code of S3 for an error."""
     if not isinstance(error, LakebedError):
         return "InternalError"
     if error.kind in _STATUSES:
@@ -117,7 +117,7 @@ def code_of(error: BaseException) -> str:
 
 
 def error_fields(error: BaseException, *, request_id: str, root_url: str) -> list[tuple[str, str]]:
-    """Code and message of an error, as a client may see them. Those of a bug say where to look."""
+    """Return code and message of an error, in the form for clients. A bug's message only tells where to look."""
     code = code_of(error)
     if code == "InternalError" or not isinstance(error, LakebedError):
         return [("Code", code), ("Message", f"The server failed; its log says why, under request {request_id}.")]
@@ -125,16 +125,16 @@ def error_fields(error: BaseException, *, request_id: str, root_url: str) -> lis
 
 
 def error_reply(error: BaseException, *, request_id: str, resource: str, root_url: str) -> Response:
-    """The reply to a request that failed.
+    """Return the reply to a failed request.
 
     Args:
         resource: the path of the request.
-        root_url: of the storage, which no message shows where it is a folder.
+        root_url: the storage's URL. If it is a folder, no message contains it.
     """
     fields = error_fields(error, request_id=request_id, root_url=root_url)
     status = _STATUSES[fields[0][1]]
     size_bytes = error.facts.get("size_bytes") if status == 416 and isinstance(error, LakebedError) else None
-    # Clients that read an object in ranges, without asking for its size before, learn here that it is empty.
+    # Clients that read an object in ranges without knowing its size learn from this that it is empty.
     fields += [] if size_bytes is None else [("ActualObjectSize", str(size_bytes))]
     body = render("Error", [*fields, *echo("Resource", resource), ("RequestId", request_id)], namespace=None)
     reply = Response(body, status, media_type=XML_TYPE)

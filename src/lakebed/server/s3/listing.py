@@ -1,7 +1,7 @@
 """Listings: ListObjects of both versions, ListObjectVersions.
 
-Owns: pages and their tokens. A page of a branch costs what a page of the REST interface costs. In the bucket of a
-repository whose prefix names no reference yet, the branches are listed as what is in front of the first slash.
+Owns: pages and their tokens. A page of a branch costs as much as a page of the REST interface. In the bucket of a
+repository, as long as the prefix contains no reference, the listing shows the branches as common prefixes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STORAGE_CLASS: Final = "STANDARD"
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """Which page of keys is asked for."""
+    """A requested page of keys."""
 
     prefix: str
     after: str
@@ -46,13 +46,13 @@ class KeyPage:
 
 
 def list_keys(context: RepositoryContext, place: Place, page: KeyPage) -> list[Listed]:
-    """Keys and common prefixes of a bucket, in the order of their bytes: at most `page.amount`.
+    """Return keys and common prefixes of a bucket, in the order of their bytes: at most `page.amount`.
 
     Args:
-        place: of the bucket.
+        place: the place of the bucket.
 
     Raises:
-        InvalidRequest: kind ``NoSuchBucket``, of the bucket of a branch that is not there.
+        InvalidRequest: kind ``NoSuchBucket``: it is the bucket of a branch that does not exist.
     """
     check_prefix(page.prefix)
     if place.is_branch_bucket:
@@ -76,12 +76,12 @@ def _list_reference(context: RepositoryContext, ref: str, page: KeyPage) -> list
 
 
 def _list_below(context: RepositoryContext, ref: str, prefix: str, page: KeyPage) -> list[Listed]:
-    """The keys of a reference, with it in front; none of one that is not there, that can be none, or was deleted."""
+    """Return the keys of a reference, prefixed by it. Return none if it is missing, deleted, or an invalid name."""
     begin = ref + "/"
     after = ""
     if page.after.encode() >= begin.encode():
         if not page.after.startswith(begin):
-            return []  # behind all keys of the reference
+            return []  # after all keys of the reference
         after = page.after[len(begin) :]
     try:
         below = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
@@ -93,7 +93,7 @@ def _list_below(context: RepositoryContext, ref: str, prefix: str, page: KeyPage
 
 
 def _list_branches(context: RepositoryContext, page: KeyPage) -> Iterator[Listed]:
-    """The keys of the branches whose names begin with a prefix, lazily."""
+    """Yield the keys of the branches whose names begin with a prefix, lazily."""
     if len(page.delimiter) > 1:
         raise s3_error("NotImplemented", "In front of the reference a delimiter has one character: name a reference.")
     names = sorted(
@@ -118,7 +118,7 @@ def _list_branches(context: RepositoryContext, page: KeyPage) -> Iterator[Listed
 
 
 def _is_cut(context: RepositoryContext, name: str, common: str, page: KeyPage) -> bool:
-    """Whether a page begins inside of a common prefix, in which this branch has more behind its beginning."""
+    """Whether a page begins within a common prefix, and this branch has keys of that prefix after the page's start."""
     if page.after == common or not page.after.startswith(common):
         return False
     return bool(_list_below(context, name, "", KeyPage("", page.after, "", 1)))
@@ -137,7 +137,7 @@ def _key_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page as it is shown: its rows, and whether there are more."""
+    """A page for a reply: its rows, and whether there are more."""
 
     rows: list[Listed]
     is_truncated: bool
@@ -149,7 +149,7 @@ class Shown:
 
 
 async def _read(call: S3Call, *, after: str) -> tuple[Shown, int]:
-    """A page, and how many keys were asked for."""
+    """Return a page, and how many keys were requested."""
     amount = call.number("max-keys", default=KEYS_MAX, high=KEYS_MAX)
     context = await call.context()
     if amount == 0:
@@ -162,7 +162,7 @@ async def _read(call: S3Call, *, after: str) -> tuple[Shown, int]:
 
 
 class KeyEncoding:
-    """How keys are written: as they are, or with percent signs."""
+    """The encoding of keys in a reply: unchanged, or with percent signs."""
 
     def __init__(self, call: S3Call) -> None:
         self.name = call.pairs.get("encoding-type", "")
@@ -173,12 +173,12 @@ class KeyEncoding:
         return quote(key, safe="/-_.~*") if self.name else key
 
     def fields(self) -> list[tuple[str, Value]]:
-        """What the reply says of it."""
+        """Return the fields of the reply that tell the encoding."""
         return [("EncodingType", self.name)] if self.name else []
 
 
 def owner_fields(owner: str) -> list[tuple[str, Value]]:
-    """The owner of everything: who asks."""
+    """Return the fields for the owner: the caller is shown as the owner of everything."""
     return [("ID", owner), ("DisplayName", owner)]
 
 
@@ -207,7 +207,10 @@ def _rows(shown: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple
 def _head(
     call: S3Call, encode: KeyEncoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
 ) -> list[tuple[str, Value]]:
-    """What is in front of the rows; of version 1 clients do not decode the prefix, so it is encoded only if it must."""
+    """Return the fields before the rows.
+
+    In version 1 clients do not decode the prefix, so it is encoded only if needed.
+    """
     prefix = call.pairs.get("prefix", "")
     encodes_prefix = encodes_prefix or not can_hold(prefix)
     fields: list[tuple[str, Value]] = [
@@ -262,7 +265,7 @@ async def list_objects(call: S3Call) -> Response:
     marker = call.pairs.get("marker", "")
     shown, amount = await _read(call, after=marker)
     fields = [*_head(call, encode, shown, amount, encodes_prefix=False), ("Marker", encode(marker))]
-    if shown.is_truncated:  # without a delimiter too: rclone, which may go by the last key, decodes that one twice then
+    if shown.is_truncated:  # even without a delimiter: rclone otherwise uses the last key, and decodes it twice
         fields.append(("NextMarker", encode(shown.last)))
     rows = _rows(shown, encode, owner=call.caller.id)
     return Response(render("ListBucketResult", [*fields, *rows]), media_type=XML_TYPE)

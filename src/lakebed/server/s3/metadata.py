@@ -1,8 +1,8 @@
-"""An object's type and metadata, as the headers of S3 have them.
+"""An object's content type and metadata as headers of S3.
 
-Owns: which headers of an upload are kept, and which headers of a reply the metadata of an object may decide: those of
-the user's own metadata, and six that S3 keeps. What is not ASCII is sent as RFC 2047 has it (``=?utf-8?q?...?=``), as
-S3 does, and read as that and as plain UTF-8. Invariant: no value ends its header.
+Owns: which headers of an upload are kept, and which headers of a reply the metadata of an object may set: those of
+the user's own metadata, and six that S3 keeps. Text that is not ASCII is sent in the form of RFC 2047
+(``=?utf-8?q?...?=``), as S3 does. It is read in this form and as plain UTF-8. Invariant: no value can end its header.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from lakebed.server.s3.errors import s3_error
 from lakebed.texts import clamp_to_calendar
 
 META: Final = "x-amz-meta-"
-"""Begins the headers of the user's own metadata."""
+"""Prefix of the headers of the user's own metadata."""
 _META_KEY: Final = "X-Amz-Meta-"
-"""Begins the metadata keys of what came in those headers, as in lakeFS, whose objects are read here and the other way
-round. Stored: DO NOT CHANGE. Metadata that came over REST has keys of any form.
+"""Prefix of the metadata keys for those headers, the same as in lakeFS, so each can read the other's objects.
+
+Stored: DO NOT CHANGE. Metadata from the REST interface has keys of any form.
 """
 _SYSTEM_KEY: Final = "::s3::"
-"""Begins the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
+"""Prefix of the metadata key of a header that S3 keeps with an object. Stored: DO NOT CHANGE."""
 _SYSTEM_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
 _META_RAW: Final = META.encode()
 _SYSTEM_HEADERS_RAW: Final = frozenset(name.encode() for name in _SYSTEM_HEADERS)
 _OVERRIDES: Final = {f"response-{name}": name for name in ("content-type", *_SYSTEM_HEADERS)}
-"""Headers of a reply that a query may choose."""
+"""Headers of a reply that a query may set."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SYSTEM_META_MAX: Final = 2_048
-"""Largest metadata of S3 in bytes."""
+"""Largest user metadata that S3 allows, in bytes."""
 
 
 def describe(call: S3Call) -> tuple[str, dict[str, str]]:
-    """Content type and metadata that the headers of an upload state."""
+    """Return content type and metadata from the headers of an upload."""
     metadata: dict[str, str] = {}
     for name, value in call.scope["headers"]:
         if name.startswith(_META_RAW):
@@ -48,7 +49,7 @@ def describe(call: S3Call) -> tuple[str, dict[str, str]]:
             metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
         elif name in _SYSTEM_HEADERS_RAW:
             label, text = header_text(name), header_text(value)
-            if label == "content-encoding":  # how it was sent is no matter of the object
+            if label == "content-encoding":  # ``aws-chunked`` tells how it was sent, and is not part of the object
                 text = ", ".join(word for word in map(str.strip, text.split(",")) if word and word != "aws-chunked")
             if text:
                 metadata[_SYSTEM_KEY + label] = text
@@ -58,19 +59,19 @@ def describe(call: S3Call) -> tuple[str, dict[str, str]]:
 
 
 def _user_bytes(metadata: dict[str, str]) -> int:
-    """The size of the user's own metadata, as S3 counts it."""
+    """Return the size of the user's own metadata, as S3 counts it."""
     pairs = [(key[len(_META_KEY) :], value) for key, value in metadata.items() if key.startswith(_META_KEY)]
     return sum(len(key) + len(value.encode()) for key, value in pairs)
 
 
 def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
-    """The headers of an object."""
+    """Return the headers of an object."""
     headers = {
         "content-type": _header_value(entry.content_type or data.CONTENT_TYPE),
         "etag": _header_value(f'"{entry.checksum}"'),
         "last-modified": format_date(clamp_to_calendar(entry.modified_ms) // 1000),
         "accept-ranges": "bytes",
-        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
+        # Stored bytes are data, not pages of this server: no browser may guess their type or execute them.
         "x-content-type-options": "nosniff",
         "content-security-policy": "default-src 'none'; sandbox",
     }
@@ -90,12 +91,12 @@ def headers_of(entry: Entry, call: S3Call) -> dict[str, str]:
 
 
 def _is_system_header(name: str) -> bool:
-    """Whether metadata may decide a header: it may have come over REST, with any key."""
+    """Whether metadata may set a header. Metadata from the REST interface may have any key."""
     return name in _SYSTEM_HEADERS
 
 
 def _header_value(value: str) -> str:
-    """A value that users chose, as UTF-8, without what would end a header."""
+    """Return a user's value as UTF-8, without characters that would end a header."""
     return _CONTROL.sub("", value).encode().decode("latin-1")
 
 
@@ -109,7 +110,7 @@ _PLAIN: Final = frozenset(
 
 
 def encode_words(value: str) -> str:
-    """A value as a header has it: as it is, or as encoded words of at most 75 characters, none of which cuts one."""
+    """Encode a header's value: as is, or as encoded words of at most 75 characters that split no character."""
     if value.isascii():
         return value
     words, word, room = [], "", _WORD_CHARACTERS_MAX - len(_WORD_BEGIN) - len(_WORD_END)
@@ -125,13 +126,13 @@ def encode_words(value: str) -> str:
 
 
 def decode_words(text: str) -> str:
-    """What a header's value means; one without encoded words, or with broken ones, is meant as it is."""
+    """Decode a header's value. A text without encoded words, or with broken ones, is returned as is."""
     if "=?" not in text:
         return text
     try:
         parts = decode_header(text)
         meant = "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
-        meant.encode()  # a charset such as utf-7 may make halves of characters, which no client could be sent
+        meant.encode()  # a charset such as utf-7 may give unpaired surrogates, which could not be sent to any client
         return meant
     except (HeaderParseError, LookupError, ValueError):
         return text

@@ -1,7 +1,7 @@
 """Uploads in parts, over `lakebed.repo.heads.multipart`.
 
-A completion that takes long is answered early: the reply begins, and spaces keep the connection alive until the result,
-which may be an error, as S3 does it.
+A completion that takes long is answered early, as in S3: the reply begins, and spaces keep the connection alive until
+the result, which may be an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lakebed.server.s3.xml import DECLARATION, Element, Value, echo, render, ren
 MULTIPART: Final = Operations()
 _ROWS_MAX: Final = 1_000
 KEEP_ALIVE_S: Final = 10.0
-"""How long a completion may take before its reply begins, and how often a space is sent from then on."""
+"""How long a completion may take before its reply begins, and the time between the spaces that follow."""
 
 
 @MULTIPART.add("POST", "object", "CreateMultipartUpload", needs="write", query=("uploads",))
@@ -103,7 +103,7 @@ def _part_number(call: S3Call) -> int:
 
 
 async def _open(call: S3Call) -> tuple[RepositoryContext, bytes]:
-    """The repository, and the record of the upload that the query names."""
+    """Return the repository, and the record of the upload that the query names."""
     context, place = await call.context(), call.place
 
     def look() -> bytes:
@@ -150,7 +150,7 @@ async def copy_part(call: S3Call) -> Response:
 
 
 def _copied_span(header: str | None, size_bytes: int) -> tuple[int, int]:
-    """The half-open range that is copied."""
+    """Return the half-open range that is copied."""
     if header is None:
         return 0, size_bytes
     unit, _, rest = header.partition("=")
@@ -176,7 +176,7 @@ async def upload_part(call: S3Call) -> Response:
 @MULTIPART.add("POST", "object", "CompleteMultipartUpload", needs="write", query=("uploadId",))
 async def complete_upload(call: S3Call) -> Response:
     """Make an object of the parts."""
-    whole = call.body_plan.checksums  # of the object, not of the XML
+    whole = call.body_plan.checksums  # those of the object, not of the XML
     call.body_plan = msgspec.structs.replace(call.body_plan, checksums={})
     body = await call.read_xml("CompleteMultipartUpload")
     wanted = [_wanted_part(element) for element in body.all("Part")]
@@ -215,7 +215,7 @@ async def complete_upload(call: S3Call) -> Response:
 
 
 def _object_bytes(call: S3Call) -> int | None:
-    """The size that the client states of the whole object. Raises ``InvalidArgument``."""
+    """Return the size of the whole object that the client states. Raises ``InvalidArgument``."""
     text = call.headers.get("x-amz-mp-object-size")
     if text is None:
         return None

@@ -1,7 +1,8 @@
 """Objects: get, head, put, delete, copy.
 
-A copy inside a repository is a row with the address of its source, which a collection spares for either of them: no
-bytes move. Where a collection may have passed the address since, and between repositories, the bytes are copied.
+A copy inside a repository is a new entry with the address of its source. No bytes are copied, and a collection keeps
+the address for either entry. The bytes are copied between repositories, and if a collection may already have examined
+the address.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ _DELETED_MAX: Final = 1_000
 
 
 def is_wanted_entry(headers: Mapping[str, str], entry: Entry, *, begin: str = "") -> bool:
-    """Whether a read is of something that the client does not have yet; arguments and errors as `is_wanted`."""
+    """Whether the client needs the object, because it does not have it yet. Arguments and errors as `is_wanted`."""
     return is_wanted(headers, etag=entry.checksum, modified_ms=entry.modified_ms, begin=begin)
 
 
 def check_version(version: str | None) -> None:
-    """Refuse a version that is none. Raises `InvalidRequest` (``NoSuchVersion``)."""
+    """Refuse an unknown version. Raises `InvalidRequest` (``NoSuchVersion``)."""
     if version not in (None, "", "null"):
         raise s3_error("NoSuchVersion", "The specified version does not exist: objects have the version null only.")
 
@@ -111,10 +112,10 @@ async def get_object(call: S3Call) -> Response:
 
 
 def _is_first_part(call: S3Call) -> bool:
-    """Whether a part of the object is asked for: the whole is its only one, however it was uploaded.
+    """Whether the request asks for part 1. Every object has only this part, the whole, however it was uploaded.
 
     Raises:
-        InvalidRequest: kind ``InvalidPartNumber``: it is another part; ``InvalidRequest``: there is a range too.
+        InvalidRequest: kind ``InvalidPartNumber``: it asks for another part; ``InvalidRequest``: also for a range.
     """
     number = call.pairs.get("partNumber")
     if number is None:
@@ -136,14 +137,14 @@ async def get_tags(call: S3Call) -> Response:
 
 
 def find(context: RepositoryContext, place: Place) -> Entry:
-    """The entry at a place. Raises as `explaining_bucket`."""
+    """Return the entry at a place. Raises as `explaining_bucket`."""
     with explaining_bucket(place):
         return find_entry(context, place.ref, place.path)
 
 
 @contextmanager
 def explaining_bucket(place: Place) -> Iterator[None]:
-    """A block that looks up an entry: raises `NotFound`, whose code tells a missing bucket from a missing key."""
+    """Run a lookup of an entry. Raises `NotFound`, whose code distinguishes a missing bucket from a missing key."""
     try:
         yield
     except NotFound as error:
@@ -153,7 +154,7 @@ def explaining_bucket(place: Place) -> Iterator[None]:
 
 
 async def _directory(call: S3Call, context: RepositoryContext) -> Response:
-    """What stands at ``branch/``: an empty object, as clients that make directories expect."""
+    """Return an empty object for ``branch/``, as clients expect that make directories."""
     place = call.place
     if not call.target.key.endswith("/"):
         raise s3_error("NoSuchKey", "The specified key does not exist: it names a reference and no path.")
@@ -164,14 +165,14 @@ async def _directory(call: S3Call, context: RepositoryContext) -> Response:
 
 
 def check_writable_path(place: Place) -> None:
-    """Refuse a path that cannot be written, before a byte is read."""
+    """Refuse an invalid path before any byte is read."""
     if len(place.path.encode()) > KEY_BYTES_MAX:
         raise s3_error("KeyTooLongError", f"Your key is too long: its path may have {KEY_BYTES_MAX} bytes.")
     check_path(place.path, writing=True)
 
 
 def stage_at(context: RepositoryContext, place: Place, entry: Entry, *, condition: Condition | None = None) -> None:
-    """Stage an entry at a place, with the errors that S3 has."""
+    """Stage an entry at a place. Raises the errors of S3."""
     try:
         stage_entry(context, place.ref, place.path, entry, condition=condition)
     except (NotFound, InvalidRequest) as error:
@@ -181,7 +182,7 @@ def stage_at(context: RepositoryContext, place: Place, entry: Entry, *, conditio
 def explain_unstaged(
     context: RepositoryContext, place: Place, error: NotFound | InvalidRequest, *, condition: Condition | None
 ) -> Exception:
-    """The error of S3 for an entry that could not be staged."""
+    """Return the error of S3 for an entry that could not be staged."""
     if error.kind in ("branch_not_found", "invalid_branch_name"):
         return explain_missing_branch(context, place, error)
     if error.kind == "precondition_failed" and condition is not None and not condition.absent:
@@ -195,7 +196,7 @@ def explain_unstaged(
 @OBJECTS.add("PUT", "object", "PutObject", needs="write")
 async def put_object(call: S3Call) -> Response:
     """Write an object."""
-    if "partNumber" in call.pairs:  # a client that means a part does not mean to replace the object
+    if "partNumber" in call.pairs:  # the client means a part, and does not want to replace the object
         raise s3_error("InvalidArgument", "A part is of an upload: give uploadId too.")
     place = call.place
     context = await call.context(is_proven_later=place.path != "")
@@ -204,7 +205,7 @@ async def put_object(call: S3Call) -> Response:
     check_writable_path(place)
     condition = condition_of(call)
     content_type, metadata = describe(call)
-    if condition is not None:  # ask before the bytes come in; asked again when they are staged
+    if condition is not None:  # check before the bytes are received, and again when they are staged
 
         def look() -> None:
             try:
@@ -230,12 +231,12 @@ async def put_object(call: S3Call) -> Response:
 
 
 def echo_checksums(call: S3Call) -> dict[str, str]:
-    """The checksums that were stated, and so hold."""
+    """Return the stated checksums, which have been verified."""
     return {HEADER + name: value for name, value in call.body_plan.checksums.items()}
 
 
 async def _make_directory(call: S3Call, context: RepositoryContext) -> Response:
-    """Accept the directory marker of a reference itself, which is there; nothing is written."""
+    """Accept the directory marker of a reference itself. The reference exists, so nothing is written."""
     pieces = [piece async for piece in call.encoded_chunks(bytes_max=call.site.options.small_object_bytes)]
     if not call.target.key.endswith("/") or b"".join(decode(pieces, call.body_plan)):
         raise s3_error("InvalidArgument", "The key names no path: write branch/path in the bucket of a repository.")
@@ -277,7 +278,7 @@ async def delete_objects(call: S3Call) -> Response:
 
 
 def _delete_all(call: S3Call, context: RepositoryContext, objects: list[Element]) -> list[tuple[str, Value]]:
-    """Delete, and say of each object what became of it."""
+    """Delete objects, and return the result for each."""
     by_ref: dict[str, list[Place]] = {}
     results: list[tuple[str, Value]] = []
     for element in objects:
@@ -315,7 +316,7 @@ def _failure(key: str, error: BaseException) -> tuple[str, Value]:
 
 
 def parse_source(call: S3Call) -> tuple[str, Place]:
-    """Bucket and place of what is copied. Raises ``InvalidArgument``; ``NoSuchVersion``."""
+    """Return bucket and place of the source of a copy. Raises ``InvalidArgument``; ``NoSuchVersion``."""
     raw, mark, version = call.headers["x-amz-copy-source"].partition("?versionId=")
     if mark:
         check_version(version)
@@ -331,7 +332,7 @@ def parse_source(call: S3Call) -> tuple[str, Place]:
 
 
 async def source_context(call: S3Call, place: Place) -> RepositoryContext:
-    """The repository that is copied from, whose object the caller may read."""
+    """Return the repository of the source, after checking that the caller may read the object."""
     if call.caller.grants is None:
         check_role(call.caller, needed="read", repository=place.repository)
     call.check(Permission("fs:ReadObject", object_resource(place.repository, place.path)))
@@ -378,7 +379,7 @@ def copy_entry(
     """Copy an entry to a place, and return the new one.
 
     Args:
-        described: its content type and metadata; None: those of the source.
+        described: content type and metadata of the copy; None: those of the source.
     """
     content_type, metadata = described or (source.content_type, source.metadata)
     kept = data.check_metadata(metadata, content_type=content_type)
@@ -389,12 +390,12 @@ def copy_entry(
         stage_at(context, target, entry, condition=condition)
         return entry
     entry = msgspec.structs.replace(source, **changes)
-    # Under a condition an entry with the address that is there counts as an earlier try: it needs one of its own.
+    # Under a condition, an existing entry with the same address counts as an earlier attempt. So use a new address.
     if condition is None and not is_foreign(source.address):
         try:
             stage_at(context, target, entry, condition=condition)
         except Conflict as error:
-            if error.kind != "upload_expired":  # a collection may take what is staged now: copy the bytes
+            if error.kind != "upload_expired":  # a collection may delete what is staged now: copy the bytes
                 raise
         else:
             return entry
@@ -404,6 +405,6 @@ def copy_entry(
 
 
 def iso_time(time_ms: int) -> str:
-    """A time as XML holds it."""
+    """Return a time in the form of S3's XML."""
     moment = datetime.fromtimestamp(clamp_to_calendar(max(0, time_ms)) / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

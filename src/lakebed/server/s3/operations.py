@@ -1,4 +1,4 @@
-"""Operations of S3, declared in one place each: its method, what it names, and what tells it from others."""
+"""Operations of S3. Each is declared in one place: its method, its level, and the conditions that distinguish it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Operation:
     """One operation.
 
     Attributes:
-        level: what its path names.
-        query: names that the query has.
-        header: a header that the request has; empty: none is asked for.
-        endpoint: its name, role and audit, as REST routes have them.
+        level: what its path names: the service, a bucket or an object.
+        query: names that the query must have.
+        header: a header that the request must have; empty: none.
+        endpoint: its name, role and audit, as for REST routes.
     """
 
     level: Level
@@ -34,7 +34,7 @@ class Operation:
 
 
 class Operations:
-    """Operations in the order in which they are tried: those with more conditions first."""
+    """Operations in the order in which they are tried, which puts those with more conditions first."""
 
     def __init__(self) -> None:
         self._operations: list[Operation] = []
@@ -50,7 +50,7 @@ class Operations:
         header: str = "",
         audited: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare the decorated function as an operation."""
+        """Return a decorator that declares a function as an operation."""
         path: Final = {"service": "/", "bucket": "/{bucket}", "object": "/{bucket}/{key}"}[level]
 
         def declare(handler: Handler) -> Handler:

@@ -1,8 +1,9 @@
-"""Version 4 of AWS's signatures: what was signed, and whether the signature is right. Pure.
+"""Version 4 of AWS's signatures: parse what was signed, and verify the signature. Pure.
 
-Owns: the two places of a signature (header and query), the canonical request, the string to sign, and their limits of
-time. Invariants: nothing of a request counts that was not signed: the host, every ``x-amz-`` header, the path, the
-query and, unless the client said otherwise, the body; signatures are compared in constant time.
+Owns: the two places of a signature (header and query), the canonical request, the string to sign, and their time
+limits. Invariants: no part of a request has an effect unless it was signed. The signed parts are the host, every
+``x-amz-`` header, the path, the query and, unless the client said otherwise, the body. Signatures are compared in
+constant time.
 
 Source: AWS's Signature Version 4 for S3. A path is encoded once, never normalised.
 """
@@ -28,29 +29,29 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
 SKEW_S_MAX: Final = 900
-"""How far a client's clock may be off."""
+"""Largest difference between the clocks of client and server."""
 LIFETIME_S_MAX: Final = 7 * 86_400
-"""Longest life of a presigned URL."""
+"""Longest lifetime of a presigned URL."""
 
 _SIGNATURE_QUERY: Final = "X-Amz-Signature"
 _PARTS: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]+)\s*")
 _USUAL_PARTS: Final = re.compile(r"Credential=([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*Signature=([^,\s]+)")
-"""The three parts as clients write them: found in a third of the time."""
+"""The three parts in the order in which most clients write them: parsed in a third of the time."""
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _NEED_NO_SIGNATURE: Final = "x-amz-content-sha256"
-"""A header that is in the canonical request anyway."""
+"""A header that is part of the canonical request in any case."""
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """The signature of a request, as it states it.
+    """The signature of a request, as the request states it.
 
     Attributes:
-        scope: date, region, service and ``aws4_request``, joined by slashes; empty: it is of version 2
+        scope: date, region, service and ``aws4_request``, joined by slashes; empty: a signature of version 2
             (`lakebed.server.s3.signature_v2`).
         timestamp: ``20260131T235959Z``.
         headers: the names of the signed headers, lower-case.
         payload: the hash of the body, or one of the words for a body that is not hashed.
-        expires_s: of a presigned URL its life; None: the signature is in a header.
+        expires_s: lifetime of a presigned URL; None: the signature is in a header.
     """
 
     access_key: str
@@ -65,11 +66,11 @@ class Signature(msgspec.Struct, frozen=True):
 Pairs = Sequence[tuple[str, str]]
 Headers = Iterable[tuple[bytes, bytes]]
 HeaderTexts = Mapping[str, str]
-"""Headers by their lower-case names, as Latin-1; of one that repeats the last."""
+"""Headers by their lower-case names, as Latin-1. Of a repeated header only the last value."""
 
 
 def is_signed(headers: Headers, query: bytes) -> bool:
-    """Whether a request claims a signature of AWS, of any version: only clients of S3 do."""
+    """Whether a request states a signature of AWS, of any version. Only clients of S3 do."""
     for name, value in headers:
         if name == b"authorization":
             return value[:3] == b"AWS"
@@ -77,10 +78,10 @@ def is_signed(headers: Headers, query: bytes) -> bool:
 
 
 def parse_signature(headers: HeaderTexts, pairs: Pairs) -> Signature:
-    """The signature that a request states.
+    """Parse the signature of a request.
 
     Raises:
-        InvalidRequest: kind ``AccessDenied``: it has none; ``AuthorizationHeaderMalformed``,
+        InvalidRequest: kind ``AccessDenied``: there is none; ``AuthorizationHeaderMalformed``,
             ``AuthorizationQueryParametersError``; ``InvalidRequest``: it is of another version.
     """
     query = dict(pairs)
@@ -116,7 +117,7 @@ def _parse_header(authorization: str, headers: HeaderTexts) -> Signature:
 
 
 def _find_parts(text: str) -> tuple[str, str, str]:
-    """Credential, names of the signed headers, and signature, in whatever order they are."""
+    """Return credential, names of the signed headers, and signature, in any order."""
     matches = (_PARTS.fullmatch(part) for part in text.split(","))
     parts = {match[1]: match[2] for match in matches if match is not None}
     if len(parts) != 3:
@@ -141,7 +142,7 @@ def _split_credential(credential: str, malformed: Callable[[str], Exception]) ->
 
 
 def _basic_form(date: str) -> str:
-    """A ``Date`` header as a timestamp; empty: it is none."""
+    """Return a ``Date`` header as a timestamp; empty: invalid."""
     try:
         return parsedate_to_datetime(date).strftime("%Y%m%dT%H%M%SZ")
     except (TypeError, ValueError):
@@ -172,7 +173,7 @@ def _parse_query(query: dict[str, str], headers: HeaderTexts) -> Signature:
 
 
 def check_time(signature: Signature, *, now_ms: int) -> None:
-    """Refuse a signature of another time.
+    """Refuse a signature whose time is not valid now.
 
     Raises:
         InvalidRequest: kind ``AccessDenied``: it has no date, is not valid yet, or has expired;
@@ -198,12 +199,15 @@ def check_time(signature: Signature, *, now_ms: int) -> None:
 
 @lru_cache(maxsize=64)
 def _parse_timestamp(text: str) -> int:
-    """A time in Unix seconds. Raises `ValueError`. Kept, for the requests of a second have the same."""
+    """Return a time in Unix seconds. Raises `ValueError`.
+
+    Cached, because the requests of a second have the same time.
+    """
     return timegm(strptime(text, "%Y%m%dT%H%M%SZ"))
 
 
 def derive_key(secret: str, scope: str) -> bytes:
-    """The key that signs within a scope: of one day, one region and one service."""
+    """Return the signing key for a scope: one day, one region and one service."""
     key = b"AWS4" + secret.encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -221,12 +225,12 @@ def check_headers(signature: Signature, headers: HeaderTexts) -> None:
 def check_signature(
     signature: Signature, key: bytes, *, method: str, path: str, raw_path: bytes, pairs: Pairs, headers: Headers
 ) -> None:
-    """Compare the signature of a request.
+    """Verify the signature of a request.
 
     Args:
         key: from `derive_key`.
-        path, raw_path: decoded, and as it was sent: a client may have signed what it sent, encoded otherwise.
-        pairs: of the query, decoded.
+        path, raw_path: decoded, and as sent: a client may have signed the path in the encoding in which it sent it.
+        pairs: the query, decoded.
 
     Raises:
         InvalidRequest: kind ``SignatureDoesNotMatch``.
@@ -246,7 +250,7 @@ def check_signature(
 
 
 def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> bytes:
-    """Query, headers, their names and the hash of the body."""
+    """Return query, headers, their names and the hash of the body, in the canonical form."""
     if signature.expires_s is not None:
         pairs = [pair for pair in pairs if pair[0] != _SIGNATURE_QUERY]
     query = "&".join(
@@ -268,21 +272,21 @@ def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> byt
 
 
 def sign(key: bytes, text: str) -> str:
-    """The signature of a text, hexadecimal.
+    """Return the signature of a text, hexadecimal.
 
-    Not by `hmac.digest`: that lets other threads run, however short the text, and under load the event loop then waits
-    longer for its turn than for all else of a request.
+    Does not use `hmac.digest`: it releases the interpreter's lock even for short texts. Under load the event loop would
+    then wait for the lock longer than for all the rest of a request.
     """
     return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def is_signature(stated: str, expected: str) -> bool:
-    """Whether two signatures are equal, in constant time."""
+    """Compare two signatures in constant time."""
     return hmac.compare_digest(stated.encode("utf-8", "replace"), expected.encode())
 
 
 def mismatch() -> Exception:
-    """The error of a wrong signature. It says no more than S3 does."""
+    """Return the error of a wrong signature. It reveals no more than S3's."""
     return s3_error(
         "SignatureDoesNotMatch",
         "The request signature we calculated does not match the signature you provided. Check your key and signing "
@@ -291,5 +295,5 @@ def mismatch() -> Exception:
 
 
 def is_sha256(text: str) -> bool:
-    """Whether a text is a hash of a body."""
+    """Whether a text is a SHA-256 hash in hexadecimal."""
     return _HEX.fullmatch(text) is not None

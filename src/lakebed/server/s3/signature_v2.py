@@ -1,9 +1,9 @@
-"""Version 2 of S3's signatures, which older clients make: what was signed, and whether the signature is right. Pure.
+"""Version 2 of S3's signatures, which older clients make: parse what was signed, and verify the signature. Pure.
 
 Owns: its two places (header and query) and its string to sign. A signature of this version is a `Signature` without a
-scope. It signs the bucket and key, the sub-resources of the query, the time and every ``x-amz-`` header, and nothing
-else: not the host, not the rest of the query, and the body only as far as a signed header has its hash. So what tells
-an operation from another is always among `_SUBRESOURCES`, or in the method and path.
+scope. It signs the bucket and key, the sub-resources of the query, the time and every ``x-amz-`` header. It does not
+sign the host and the rest of the query, and it signs the body only if a signed header contains its hash. So the parts
+that distinguish operations must always be among `_SUBRESOURCES`, or in the method and path.
 
 Source: AWS's "Signing and authenticating REST requests", version 2 of S3.
 """
@@ -47,7 +47,7 @@ _SUBRESOURCES: Final = frozenset((
     "website",
 ))
 # fmt: on
-"""Names of a query that are signed."""
+"""Query parameters that are signed."""
 
 
 def is_version_2(headers: HeaderTexts, pairs: Pairs) -> bool:
@@ -59,7 +59,7 @@ def is_version_2(headers: HeaderTexts, pairs: Pairs) -> bool:
 
 
 def parse_version_2(headers: HeaderTexts, pairs: Pairs) -> Signature:
-    """The signature that a request states. One in a query is valid to a moment, which is kept as a life since 1970.
+    """Parse the signature of a request. An expiry in the query is an absolute time, stored as a lifetime since 1970.
 
     Raises:
         InvalidRequest: kind ``AccessDenied``, ``InvalidArgument``: it is malformed, or has no time.
@@ -82,7 +82,7 @@ def parse_version_2(headers: HeaderTexts, pairs: Pairs) -> Signature:
 
 
 def _basic_form(date: str) -> str:
-    """A date of mail, or a timestamp, as a timestamp; empty: it is none."""
+    """Return a date in the format of mail, or a timestamp, as a timestamp; empty: invalid."""
     try:
         return strftime(_STAMP, gmtime(timegm(strptime(date, _STAMP))))
     except ValueError:
@@ -95,7 +95,7 @@ def _basic_form(date: str) -> str:
 
 
 def check_lifetime(signature: Signature, *, now_ms: int) -> None:
-    """Refuse an address that is valid for too long. Raises `InvalidRequest` (``AccessDenied``)."""
+    """Refuse a URL that is valid for too long. Raises `InvalidRequest` (``AccessDenied``)."""
     if signature.expires_s is not None and signature.expires_s - now_ms // 1000 > LIFETIME_S_MAX:
         raise s3_error("AccessDenied", f"Expires is a time of at most {LIFETIME_S_MAX} seconds from now.")
 
@@ -103,11 +103,11 @@ def check_lifetime(signature: Signature, *, now_ms: int) -> None:
 def check_version_2(
     signature: Signature, secret: bytes, *, method: str, path: str, raw_path: bytes, pairs: Pairs, headers: Headers
 ) -> None:
-    """Compare the signature of a request.
+    """Verify the signature of a request.
 
     Args:
-        path, raw_path: decoded, and as it was sent, which clients sign; with the bucket in front, wherever it stood.
-        pairs: of the query, decoded.
+        path, raw_path: decoded, and as sent, which clients sign. Both begin with the bucket, wherever it was sent.
+        pairs: the query, decoded.
 
     Raises:
         InvalidRequest: kind ``SignatureDoesNotMatch``.
@@ -125,7 +125,7 @@ def check_version_2(
     query = "&".join(f"{name}={value}" if value else name for name, value in sorted(pairs) if name in _SUBRESOURCES)
     end = ("?" if query else "") + query
     sent = raw_path.decode("latin-1")
-    is_bucket = "/" not in path[1:]  # clients sign it with a slash behind, and send it without
+    is_bucket = "/" not in path[1:]  # clients sign it with a final slash, and send it without
     for candidate in dict.fromkeys((sent, quote(path, safe="/-_.~"), *([sent + "/"] if is_bucket else []))):
         text = (begin + extra + candidate).encode("latin-1", "replace") + end.encode("utf-8", "replace")
         if is_signature(signature.signature, b64encode(hmac.new(secret, text, "sha1").digest()).decode()):

@@ -1,8 +1,8 @@
-"""XML of S3: replies written, and the few bodies of requests read.
+"""XML of S3: write replies, and read the few bodies of requests.
 
-Owns: escaping, and the limits of what is read. Invariants: a body with a document type, so with any entity of its own,
-is refused before anything of it is expanded; depth and size are bounded; a key with a character that XML cannot hold is
-written as AWS does, as a reference to it.
+Owns: escaping, and the limits for bodies. Invariants: a body with a document type, which could define entities, is
+refused before anything in it is expanded. Depth and size are limited. A character of a key that XML cannot contain is
+written as a character reference, as AWS does.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Value: TypeAlias = "str | int | bool | Iterable[tuple[str, Value]]"
 
 
 def can_hold(text: str) -> bool:
-    """Whether XML can hold a text as it is: clients read a reference to such a character as an error."""
+    """Whether XML can contain a text unchanged. Clients read a reference to any other character as an error."""
     return _CONTROL.search(text) is None
 
 
 def echo(name: str, text: str) -> list[tuple[str, str]]:
-    """What a reply repeats of its request, as a child; none where clients could not read the reply because of it."""
+    """Return a child with a text of the request; none if clients could not parse the reply because of it."""
     return [(name, text)] if can_hold(text) else []
 
 
 def render(name: str, children: Iterable[tuple[str, Value]], *, namespace: str | None = NAMESPACE) -> bytes:
-    """A document. A child that repeats is written again; the value of a child is text, or its own children."""
+    """Render a document. A name may repeat among the children. A child's value is text, or its own children."""
     return DECLARATION.encode() + render_root(name, children, namespace=namespace)
 
 
 def render_root(name: str, children: Iterable[tuple[str, Value]], *, namespace: str | None = NAMESPACE) -> bytes:
-    """The same without the declaration in front."""
+    """As `render`, without the XML declaration."""
     start = name if namespace is None else f'{name} xmlns="{namespace}"'
     return "".join((f"<{start}>", *_render(children), f"</{name}>")).encode()
 
@@ -69,30 +69,30 @@ def _text(value: str) -> str:
 
 @dataclass(slots=True)
 class Element:
-    """An element of a body that was read; its name is without a namespace."""
+    """An element of a parsed body. Its name has no namespace."""
 
     name: str
     text: str = ""
     children: list[Element] = field(default_factory=list)
 
     def value(self, name: str) -> str | None:
-        """The text of the first child of a name; None: there is none."""
+        """Return the text of the first child with a name; None: there is none."""
         return next((child.text for child in self.children if child.name == name), None)
 
     def all(self, name: str) -> list[Element]:
-        """The children of a name."""
+        """Return the children with a name."""
         return [child for child in self.children if child.name == name]
 
 
 class XmlError(ValueError):
-    """A body that is not XML, or is refused."""
+    """A body that is not XML, or that is refused."""
 
 
 def parse(body: bytes) -> Element:
-    """The root of a document.
+    """Parse a document, and return its root.
 
     Raises:
-        XmlError: it is no XML; it has a document type; it is too deep.
+        XmlError: it is not XML; it has a document type; it is too deep.
     """
     root = Element("")
     stack = [root]
