@@ -24,7 +24,7 @@ PYSPARK_VERSION_MIN = (4, 1)
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _ANSWER_SECONDS_MAX = 30
-"""A healthy `java -version` answers within a second; one that hangs must not hang its caller."""
+"""A healthy `java -version` answers within a second. One that hangs must not block the caller."""
 
 
 def require_pyspark() -> None:
@@ -52,9 +52,9 @@ def require_pyspark() -> None:
 
 
 def find_java() -> Path:
-    """The `java` that Spark will run: ``$JAVA_HOME/bin/java`` when JAVA_HOME is set, else the first on PATH.
+    """Return the `java` that Spark will run: ``$JAVA_HOME/bin/java`` if JAVA_HOME is set, otherwise the first on PATH.
 
-    Raises `InvalidRequest`: there is none; names where it was looked for and what to install.
+    Raises `InvalidRequest`: there is none. Its message lists where it was searched and what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -79,7 +79,7 @@ def find_java() -> Path:
 
 
 def parse_java_version(text: str) -> int | None:
-    """The feature version in what ``java -version`` printed: 17 for ``17.0.15``, 8 for ``1.8.0_392``, or None."""
+    """Parse the feature version that ``java -version`` printed: 17 for ``17.0.15``, 8 for ``1.8.0_392``, or None."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -88,10 +88,10 @@ def parse_java_version(text: str) -> int | None:
 
 
 def require_java() -> Path:
-    """The `java` Spark will run, known to be new enough.
+    """Return the `java` that Spark will run, after checking its version.
 
-    Raises `InvalidRequest`: no Java, one that does not answer, or one older than 17; says which and what to do. Cost:
-    one ``java -version``, some 50 ms.
+    Raises `InvalidRequest`: there is no Java, it does not answer, or it is older than 17. The message tells what to do.
+    Cost: one ``java -version``, about 50 ms.
     """
     java = find_java()
     try:

@@ -1,8 +1,8 @@
-"""Spark's own SQL parser, without a session: to say whether a text is SQL before anything runs.
+"""Spark's own SQL parser, without a session: it checks whether a text is SQL before anything runs.
 
-Owns: starting a JVM for that (about 2 s, less memory than a session), or using the one that runs. Only the grammar is
-checked, and the names of tables are listed: neither tables nor columns are looked up. `first_line` shortens Spark's
-messages for people.
+Owns: starting a JVM for the parser (about 2 s, less memory than a session), or using the running JVM. Only the grammar
+is checked, and names of tables are listed; neither tables nor columns are looked up. `first_line` shortens Spark's
+messages for users.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Parsed:
     wrong: str | None
     """The first line of Spark's error; None: it is SQL."""
     tables: frozenset[str] = frozenset()
-    """Of a query: names of one part that it reads and does not define itself, as written."""
+    """For a query: names of one part that it reads and does not define itself, as written."""
 
 
 Parse = Callable[[Literal["expression", "query"], str], Parsed]

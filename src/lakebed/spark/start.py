@@ -1,8 +1,10 @@
 """A Spark session for lakebed: useful settings, a quiet console, no files left behind.
 
-Owns: which settings a local session gets (each with its reason) and where its temporary files live. Invariants: a
-running session is used unchanged; the caller's settings win; a local session listens on the loopback address only and
-writes outside its tables into one temporary folder, removed when the interpreter exits.
+Owns: the settings of a local session (each with its reason), and the location of its temporary files.
+
+Invariants: a running session is used unchanged. The caller's settings take precedence. A local session listens only on
+the loopback address. Except for its tables, it writes only into one temporary folder, which is removed when the
+interpreter exits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _LOGGING = Path(__file__).parent / "log4j2.properties"
 QUIET = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
 """The JVM's option that keeps Spark's log off the console."""
 _UNAVOIDABLE = b"WARNING: Using incubator modules: jdk.incubator.vector"
-"""Printed by the JVM itself at every start of Spark 4, before any logging is configured; means nothing to a user."""
+"""Printed by the JVM itself at every start of Spark 4, before logging is configured. It means nothing to a user."""
 
 
 def session(
@@ -108,23 +110,24 @@ def find_session() -> SparkSession | None:
 
 
 def query_loggers() -> list[logging.Logger]:
-    """Return the loggers by which PySpark prints a page of JSON on the console for every error that names its SQL.
+    """Return the loggers with which PySpark prints a page of JSON on the console for every error about SQL.
 
-    The error has the same words. They are of PySpark's own class: it hands them arguments that no other logger takes.
+    The error itself has the same text. These loggers have PySpark's own class, which takes arguments that no other
+    logger takes.
     """
     names = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
     return [PySparkLogger.getLogger(name) for name in names]
 
 
 def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return every setting of a new session; `wanted` wins."""
+    """Return every setting of a new session. `wanted` takes precedence."""
     settings = {
         "spark.app.name": app_name,
         # Timestamps with a local time zone print, group and compare the same wherever the job runs.
         "spark.sql.session.timeZone": "UTC",
         # Rows reach Python workers as Arrow batches: larger ones cost fewer crossings (3 M instead of 1 M rows/s) ...
+        # Rows are passed to Python workers as Arrow batches. Larger batches are faster (3 M instead of 1 M rows/s) ...
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # ... and wide rows are cut by size before 100,000 of them fill the worker's memory.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         # toPandas and createDataFrame by column instead of by row.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -167,7 +170,7 @@ def _local_settings(master: str, *, cores: int | None, memory: str | None) -> di
 
 
 def _usable_core_count() -> int:
-    """Return the number of cores this process may use; on macOS, which does not say, all of them."""
+    """Return the number of cores that this process may use; on macOS, which does not report it, the number of all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -181,7 +184,7 @@ def _temporary_folder() -> Path:
 
 
 def _stop_and_remove(folder: Path) -> None:
-    """Stop the session that writes below `folder`, if one still runs, then remove it."""
+    """Stop the session that writes below `folder`, if it still runs. Then remove the folder."""
     context = SparkContext._active_spark_context
     if context is not None:
         # An error means that the JVM has ended: nothing writes here any more.

@@ -35,18 +35,18 @@ class Parameter:
 
     name: str
     type: str
-    """As Spark's DDL writes it: ``string``, ``boolean``, ``int``, ``bigint`` or ``timestamp``, whose values are Unix
-    milliseconds, UTC."""
+    """In the syntax of Spark's DDL: ``string``, ``boolean``, ``int``, ``bigint`` or ``timestamp``. Values of
+    ``timestamp`` are Unix milliseconds, UTC."""
     is_optional: bool = True
 
 
 def arguments_of(procedure: str, parameters: Sequence[Parameter], given: Arguments) -> dict[str, Any]:
-    """Return each parameter's value by its name; None where none is given.
+    """Return each parameter's value by its name; None if none is given.
 
     Args:
-        given: values as JSON has them, or texts in their place. Unknown names are ignored: Spark refuses them.
+        given: values in JSON's types, or texts instead. Unknown names are ignored, because Spark refuses them.
 
-    Raises `InvalidRequest`: a required one is missing; a value is not of its parameter's type.
+    Raises `InvalidRequest`: a required value is missing, or a value does not have its parameter's type.
     """
     values: dict[str, Any] = {}
     for parameter in parameters:
@@ -77,10 +77,10 @@ def _convert(procedure: str, parameter: Parameter, value: Any) -> Any:
 
 
 def time_ms_of(text: str) -> int:
-    """Return a time of a message as Unix milliseconds, UTC.
+    """Return a time in a message as Unix milliseconds, UTC.
 
-    Spark has given its zone to what it reads, and only a session knows its zone. Raises `InvalidRequest`: a text
-    without a zone, or no time.
+    Spark adds the session's zone to every time that it parses, and only the session knows this zone. Raises
+    `InvalidRequest`: a text without a zone, or one that is not a time.
     """
     time_ms = parse_time_ms(text)
     if not text.strip().removeprefix("-").isdecimal() and dt.datetime.fromisoformat(text.strip()).tzinfo is None:
@@ -100,7 +100,7 @@ def _whole(value: Any) -> int | None:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    if not text.isascii() or "_" in text:  # Python's own forms
+    if not text.isascii() or "_" in text:  # forms that only Python accepts
         return None
     is_whole = number.is_finite() and number.adjusted() < _EXPONENT_MAX and number == number.to_integral_value()
     return int(number) if is_whole else None

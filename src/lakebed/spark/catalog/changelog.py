@@ -26,8 +26,8 @@ class LoadChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         first, last: versions; None: the oldest, the newest.
-        first_us, last_us: instead: Unix times in microseconds, UTC.
-        has_first, has_last: whether the range has the snapshots of the bounds themselves.
+        first_us, last_us: Unix times in microseconds, UTC, instead of versions.
+        has_first, has_last: whether the range includes the snapshots at its bounds.
     """
 
     first: str | None = None
@@ -71,8 +71,8 @@ class PlanChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Plan to read what each snapshot of a range changed.
 
     Attributes:
-        schema_id, after, until: as `LoadChanges` answered.
-        columns, task_count_min: as of `Plan`.
+        schema_id, after, until: values from the reply of `LoadChanges`.
+        columns, task_count_min: as in `Plan`.
     """
 
     schema_id: int

@@ -32,10 +32,10 @@ _COUNTS: Final = {
 
 @register_verb("list_partitions")
 class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List the partitions of a version that have given values: the values, and rows, files and bytes.
+    """List the partitions of a version that have given values, with all their values, and their rows, files and bytes.
 
     Attributes:
-        snapshot: as `Load` answered it.
+        snapshot: from the reply of `Load`.
         partition: values of partition columns, as `filters.from_json` reads literals.
     """
 
@@ -61,7 +61,7 @@ class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     """Remove the rows of some partitions, in one commit.
 
     Attributes:
-        partitions: of each the values of all partition columns, as of `ListPartitions`.
+        partitions: for each the values of all partition columns, as in `ListPartitions`.
     """
 
     partitions: list[dict[str, Any]]
@@ -77,9 +77,9 @@ def partition_values(given: Mapping[str, Any], schema: TableSchema) -> dict[str,
     """Return values of partition columns.
 
     Args:
-        given: by their columns, as `filters.from_json` reads literals.
+        given: values by column, as `filters.from_json` reads literals.
 
-    Raises `InvalidRequest`: a value of a type that SQL has and tables have not.
+    Raises `InvalidRequest`: a value of a type that SQL has and tables lack.
     """
     values: dict[str, object] = {}
     for name, tree in given.items():

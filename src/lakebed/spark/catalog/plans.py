@@ -25,12 +25,12 @@ from lakebed.table.read.read import ReadPlan
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What the JVM has to read with."""
+    """The readers that the JVM has."""
 
     schemes: tuple[str, ...]
-    """Of Hadoop's file systems (``file``, ``s3a``, ``gs``) those that it has."""
+    """The schemes of Hadoop's file systems (``file``, ``s3a``, ``gs``) that it has."""
     task_count_min: int
-    """Tasks that can run at once."""
+    """Number of tasks that can run at once."""
 
 
 def answer_with_splits(
@@ -46,8 +46,8 @@ def answer_with_splits(
     """Answer with splits, each for its reader.
 
     Args:
-        width: after so many columns comes one with the name of each row's file; None: it does not.
-        numbers: then comes one with the number of each row in its file; workers read all files.
+        width: number of columns before an additional column with the name of each row's file; None: no such column.
+        numbers: add a further column with the number of each row in its file. Then workers read all files.
     """
     readers_plan = _read_by(store, splits, plan, readers)
     return {
@@ -74,7 +74,7 @@ def _pickle(*request: object) -> str:
 
 
 def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, readers: Readers) -> ReaderPlan:
-    """Choose the readers. lakebed reads the files of which a column's type has changed since."""
+    """Choose the readers. lakebed reads the files for which a column's type has changed since they were written."""
     plain, changed = _split_by_types(splits, plan)
     reader_plan = plan_readers(
         store, plain, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
@@ -105,7 +105,7 @@ def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
 
 
 def _file_fields(native: NativeScan, fields: Sequence[DataField]) -> tuple[DataField, ...]:
-    """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
+    """Return the columns under the files' names. A column that they lack gets a name that no file has, and is null."""
     columns = {column.field.id: column.stored for column in native.columns}
     stored = []
     for field in fields:

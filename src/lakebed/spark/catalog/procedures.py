@@ -1,6 +1,6 @@
-"""Procedures: what ``CALL lake.sys.NAME(...)`` runs, with the names and arguments of the table format's procedures.
+"""Procedures: the implementation of ``CALL lake.sys.NAME(...)``, with the names and arguments of Paimon's procedures.
 
-Owns: `PROCEDURES`, one declaration each: parameters, columns of the result, and the call.
+Owns: `PROCEDURES`, with one declaration for each: parameters, columns of the result, and the call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Procedure:
     columns: pa.Schema
     run: Callable[[Table, Arguments], Rows] | None
     on_lake: Callable[[Lake, Arguments], Rows] | None = None
-    """In place of `run`, for a procedure that may create its table."""
+    """Called instead of `run` by a procedure that may create its table."""
 
 
 def _require(name: str) -> Parameter:
@@ -63,7 +63,7 @@ _IF_EXISTS: Final = Parameter("if_exists", "boolean")
 
 
 def _columns(text: str) -> pa.Schema:
-    """Columns of a result: names with their types, ``?`` behind those that may be null."""
+    """Parse the columns of a result: names with their types, followed by ``?`` if they may be null."""
     kinds = {"bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
     pairs = [column.split() for column in text.split(",")]
     return pa.schema([pa.field(name, kinds[kind.rstrip("?")], nullable=kind.endswith("?")) for name, kind in pairs])
@@ -375,7 +375,7 @@ class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run a procedure.
 
     Attributes:
-        branch: of the table that the arguments name.
+        branch: the branch of the table that the arguments name.
     """
 
     procedure: str

@@ -29,14 +29,14 @@ from lakebed.table.table import Table
 
 @register_verb("replace_table")
 class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prepare the replacement of a table; nothing is changed. Answers as `Load`, with the columns that it will have.
+    """Prepare the replacement of a table; change nothing. Answer as `Load`, with the columns that it will have.
 
     The reply's `staged` is the next schema, for `BeginWrite` and `Commit`; None: the columns stay.
 
     Attributes:
-        schema: columns, as Spark's JSON.
-        partition_keys: columns.
-        properties: as of `CreateTable`.
+        schema: the columns, as Spark's JSON.
+        partition_keys: names of columns.
+        properties: as in `CreateTable`.
     """
 
     schema: str
@@ -67,7 +67,7 @@ def decode_staged(text: str | None) -> TableSchema | None:
 
 @contextmanager
 def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
-    """Store the next schema for a commit; when that is refused, store the old columns again.
+    """Store the next schema for a commit. If the commit is refused, store the old columns again.
 
     Raises `Conflict`: kind `COLUMNS_CHANGED`: another writer changed the columns meanwhile; nothing was changed.
     """
@@ -96,7 +96,7 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
 
 
 def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
-    """Make restored columns nullable if rows lack them that others committed under the schema in between."""
+    """Make restored columns nullable if rows lack them that other writers committed with the schema in between."""
     relaxed = with_nulls_of(back, stored)
     committed = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
     if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in committed):

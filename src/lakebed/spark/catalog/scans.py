@@ -29,8 +29,8 @@ class ScanVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A request about the rows of one version.
 
     Attributes:
-        snapshot: as `Load` answered it; None: the table has no rows.
-        schema_id: whose columns are read.
+        snapshot: from the reply of `Load`; None: the table has no rows.
+        schema_id: the schema whose columns are read.
     """
 
     snapshot: str | None = None
@@ -42,17 +42,17 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan a scan.
 
     Attributes:
-        columns: to read, in order; empty: the rows are only counted, and one column is read.
-        schemes: of those that Hadoop may have (``file``, ``s3a``, ``gs``), the ones that the JVM has.
-        predicates: all of them true for the rows that are wanted, as `filters.from_json` reads them.
-        limit: so many rows are enough, of which any may come.
-        task_count_min: tasks that can run at once.
-        names_files: after the columns comes one with the name of each row's file; only without a primary key.
-        numbers_rows: then comes one with the number of each row in its file.
-        rewrites: UPDATE, DELETE or MERGE reads them. Without a primary key all rows of the files are read in which the
-            predicates may be true, and written again; with one, rows are merged that no compaction has seen yet, which
-            other readers leave out in tables with deletion vectors.
-        files: of a rewrite: only files of these names; None: no restriction.
+        columns: the columns to read, in order; empty: the rows are only counted, and one column is read.
+        schemes: the schemes of Hadoop (``file``, ``s3a``, ``gs``) that the JVM has.
+        predicates: all of them are true for the wanted rows, as `filters.from_json` reads them.
+        limit: this number of rows is enough, whichever they are.
+        task_count_min: number of tasks that can run at once.
+        names_files: add a column with the name of each row's file; only without a primary key.
+        numbers_rows: add a further column with the number of each row in its file.
+        rewrites: UPDATE, DELETE or MERGE reads the rows. Without a primary key, all rows of files in which the
+            predicates may be true are read, and written again. With a primary key, rows that no compaction has merged
+            yet are merged, which other readers leave out in tables with deletion vectors.
+        files: for a rewrite: read only files with these names; None: no restriction.
     """
 
     columns: list[str]
@@ -97,7 +97,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         function: ``count_star``, ``count``, ``min`` or ``max``.
-        column: of the last three.
+        column: the argument of the last three.
     """
 
     function: Literal["count_star", "count", "min", "max"]
@@ -106,9 +106,9 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @register_verb("aggregate")
 class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Compute aggregates by manifest entries, where these state them exactly; otherwise `values` is None.
+    """Compute aggregates from manifest entries if these state them exactly; otherwise `values` is None.
 
-    Dates are answered as days, timestamps as microseconds, decimals and floats as texts that Java reads.
+    Dates are returned as days, timestamps as microseconds, decimals and floats as texts that Java parses.
     """
 
     functions: list[Aggregate]
@@ -131,7 +131,7 @@ class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _aggregate(aggregate: Aggregate, row_count: int, extent: ColumnExtent | None) -> list[Any] | None:
-    """The value, in a list; None: it is not known."""
+    """Return the value, in a list; None: it is not known."""
     if aggregate.function == "count_star":
         return [row_count]
     if extent is None:
@@ -156,7 +156,7 @@ def _aggregate(aggregate: Aggregate, row_count: int, extent: ColumnExtent | None
 
 
 def _enough(splits: Sequence[Split], limit: int) -> list[Split]:
-    """Return splits that certainly have so many rows, or all: splits whose rows are counted first."""
+    """Return splits that certainly have `limit` rows, or all. Splits with a known number of rows come first."""
     selection: list[Split] = []
     row_count = 0
     for split in sorted(splits, key=lambda split: not split.is_whole):

@@ -1,6 +1,6 @@
-"""Verbs on streams: where they begin, how far a batch goes, and what it reads.
+"""Verbs on streams: where they begin, where a batch ends, and what it reads.
 
-Invariant: an offset is text that Spark keeps in its checkpoint and passes back. This module keeps no other state.
+Invariant: an offset is a text that Spark keeps in its checkpoint and passes back. This module keeps no other state.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A request about a stream.
 
     Attributes:
-        schema_id: whose columns it reads.
-        options: of the stream.
-        changes_after: the stream is of what each snapshot changed, and this is the one before the first of them.
+        schema_id: the schema whose columns it reads.
+        options: the options of the stream.
+        changes_after: None unless the stream reads what each snapshot changed; then the snapshot before the first.
     """
 
     schema_id: int
@@ -39,7 +39,7 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     changes_after: int | None = None
 
     def settings(self) -> StreamSettings:
-        """The settings that the options say. Raises `InvalidRequest`."""
+        """Parse the settings in the options. Raises `InvalidRequest`."""
         if self.changes_after is not None:
             return StreamSettings(start="from-snapshot", changes=True)
         check_options(self.options, _OPTIONS, "spark.readStream.table")
@@ -55,23 +55,23 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def open_stream(self, table: Table) -> TableStream:
-        """The stream."""
+        """Open the stream."""
         return TableStream(table.context, self.settings(), schema=table.context.schemas.load(self.schema_id))
 
     def hold(self, table: Table, offset: StreamOffset) -> None:
-        """Keep snapshots that are not read yet, if the options say so."""
+        """Keep snapshots that are not read yet, if the options ask for this."""
         consumer = {name.lower(): value for name, value in self.options.items()}.get(CONSUMER)
         if consumer is not None:
             self.open_stream(table).hold(consumer, offset)
 
 
 def text_of(offset: StreamOffset) -> str:
-    """The offset as text."""
+    """Encode an offset as text."""
     return msgspec.json.encode(offset.members()).decode()
 
 
 def offset_of(text: str) -> StreamOffset:
-    """What `text_of` returned. Raises `InvalidRequest`."""
+    """Decode the result of `text_of`. Raises `InvalidRequest`."""
     try:
         return StreamOffset.of(msgspec.json.decode(text))
     except msgspec.DecodeError:
@@ -80,7 +80,7 @@ def offset_of(text: str) -> StreamOffset:
 
 @register_verb("stream_first")
 class StreamFirst(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say where a new stream begins."""
+    """Return where a new stream begins."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.open_table(session, lake_url)
@@ -92,7 +92,7 @@ class StreamFirst(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @register_verb("stream_newest")
 class StreamNewest(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say which snapshot is the newest; 0: there is none."""
+    """Return the newest snapshot; 0: there is none."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         return {"snapshot_id": self.open_stream(self.open_table(session, lake_url)).newest()}
@@ -100,11 +100,11 @@ class StreamNewest(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @register_verb("stream_next")
 class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say where the next batch ends.
+    """Return where the next batch ends.
 
     Attributes:
         start: where it begins.
-        everything: without limits.
+        everything: ignore limits.
         until: the last snapshot to read; None: the newest.
     """
 
@@ -128,7 +128,7 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         start, end: offsets.
-        columns, schemes, task_count_min: as of `Plan`.
+        columns, schemes, task_count_min: as in `Plan`.
     """
 
     start: str
@@ -164,7 +164,7 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @register_verb("stream_sink")
 class StreamSink(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say which table a stream begins to write into: when it was created, Unix ms."""
+    """Return what identifies the table into which a stream begins to write: the time of its creation, Unix ms."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         return {"created_ms": created_ms(self.open_table(session, lake_url).context)}
@@ -172,7 +172,7 @@ class StreamSink(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @register_verb("stream_done")
 class StreamDone(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take note that what is before an offset will not be asked for again."""
+    """Record that nothing before an offset will be read again."""
 
     end: str
 

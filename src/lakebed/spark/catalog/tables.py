@@ -1,6 +1,6 @@
 """Verbs on tables and databases: load, create, alter, drop, list.
 
-Invariants: a version is resolved once, by `Load`; a system table's rows are read by it too.
+Invariants: a version is resolved once, by `Load`. `Load` also reads the rows of a system table.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from lakebed.table.versions.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.write.write_settings import WriteSettings
 
 PRIMARY_KEY: Final = "primary-key"
-"""The table property that names the columns of the primary key, separated by commas; as Paimon's."""
+"""The table property with the columns of the primary key, separated by commas; the same as Paimon's."""
 PROVIDERS: Final = ("lakebed", "paimon", "parquet")
-"""What may follow USING: the tables are Paimon's, with Parquet files."""
+"""Allowed formats after USING: the tables are Paimon's, with Parquet files."""
 _RESERVED: Final = ("provider", "owner", "location", "comment", "external", "is_managed_location", "table_type",
     "collation")  # fmt: skip
-"""Properties that Spark adds to every table and keeps to itself."""
+"""Properties that Spark adds to every table and manages itself."""
 
 
 @register_verb("load")
@@ -60,9 +60,9 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         version: a snapshot id or the name of a tag or branch.
-        timestamp_us: instead: Unix time in microseconds, UTC.
-        system: instead of the rows: a system table.
-        is_dotted: the name has three parts, whose last one may be a system table.
+        timestamp_us: Unix time in microseconds, UTC, instead of a version.
+        system: a system table, instead of the rows.
+        is_dotted: the name has three parts, of which the last may be a system table.
     """
 
     version: str | None = None
@@ -89,7 +89,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             schema = table.context.schemas.load(find_schema_id(table.context, snapshot))
         else:
             snapshot = table.latest()
-            if snapshot is not None and snapshot.schema_id > schema.id:  # both are of after the table was opened
+            if snapshot is not None and snapshot.schema_id > schema.id:  # both were made after the table was opened
                 schema = table.refresh()
         check_readable(schema)
         if self.system is not None:
@@ -98,7 +98,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def describe_table(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
-    """Return a version of a table as the jar reads it."""
+    """Return a version of a table in the form that the jar reads."""
     return {
         "name": table.name,
         "url": table.url,
@@ -121,7 +121,7 @@ def describe_table(table: Table, schema: TableSchema, snapshot: Snapshot | None)
 
 
 def properties_of(schema: TableSchema) -> dict[str, str]:
-    """Return a table's properties as Spark shows them: its options, its primary key and its comment."""
+    """Return a table's properties in Spark's form: its options, its primary key and its comment."""
     properties = dict(schema.options)
     if schema.primary_keys:
         properties[PRIMARY_KEY] = ",".join(schema.primary_keys)
@@ -141,8 +141,8 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Create a table.
 
     Attributes:
-        schema: columns, as Spark's JSON.
-        partition_keys: columns.
+        schema: the columns, as Spark's JSON.
+        partition_keys: names of columns.
         properties: options of the table, `PRIMARY_KEY`, and a comment.
     """
 
@@ -166,7 +166,7 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_place(properties: dict[str, str]) -> None:
-    """Refuse another format, a folder elsewhere, and a collation."""
+    """Refuse another format, another location, and a collation."""
     provider = properties.get("provider", PROVIDERS[0])
     if provider.lower() not in PROVIDERS:
         raise InvalidRequest(
@@ -199,9 +199,9 @@ def check_place(properties: dict[str, str]) -> None:
 
 
 def primary_keys_of(properties: dict[str, str], columns: pa.Schema) -> list[str]:
-    """Return the columns that the property of the primary key names.
+    """Return the columns in the property of the primary key.
 
-    Raises `InvalidRequest`: it would have to name a column whose name has a comma.
+    Raises `InvalidRequest`: the name of a key column has a comma.
     """
     text = properties.get(PRIMARY_KEY, "")
     check_listed(text, columns.names, what=f"The property {PRIMARY_KEY!r}")
@@ -225,7 +225,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         name: of the option or the column; a list is the path of a field inside a column.
         value: the option's value, or the column's new name or comment.
         type: the column's type, as Spark's JSON.
-        after: the column before it; empty: the first.
+        after: the column after which it is placed; empty: it becomes the first.
     """
 
     kind: str
@@ -302,7 +302,7 @@ def _keys_text(schema: TableSchema) -> str:
 
 
 def _type_text(change: Change) -> str:
-    """Return the type of a column as tables write it."""
+    """Return the type of a column in the form of the table format."""
     spark_type = json.loads(change.type or "null")
     members = {
         "name": change.name if isinstance(change.name, str) else ".".join(change.name),
@@ -315,7 +315,7 @@ def _type_text(change: Change) -> str:
 
 
 def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
-    """Drop a table. Raises `InvalidRequest`: tags or branches pin it, which SQL has no words to ignore."""
+    """Drop a table. Raises `InvalidRequest` if tags or branches pin it, because SQL has no words to ignore pins."""
     try:
         lake.drop_table(name, dry_run=dry_run)
     except InvalidRequest as pinned:
@@ -330,7 +330,7 @@ def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
 
 @register_verb("drop_table")
 class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Drop a table; one with tags or branches is refused."""
+    """Drop a table. Refuse one with tags or branches."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         lake = session.lake(lake_url)
@@ -361,17 +361,17 @@ class ListDatabases(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @register_verb("check_database")
 class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Raise when a database cannot be created or dropped; change nothing.
+    """Check that a database can be created or dropped; change nothing. Raise if not.
 
     Attributes:
-        to_drop: also raise when one of its tables cannot be dropped, so that a drop of all begins with none.
+        to_drop: also check that each of its tables can be dropped, so that a drop of all does not stop halfway.
     """
 
     database: str
     to_drop: bool = False
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        database_folder(self.database)  # refuses names that are none
+        database_folder(self.database)  # raises for an invalid name
         lake = session.lake(lake_url)
         names = [parse_table_name(text) for text in lake.tables()] if self.to_drop else []
         for name in names:
@@ -388,7 +388,7 @@ def databases(lake: Lake) -> list[str]:
 
 
 def describe_audit_log(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
-    """Return ``$audit_log`` of a version as the jar reads it."""
+    """Return ``$audit_log`` of a version in the form that the jar reads."""
     names = [AUDITED.name, *(field.name for field in schema.fields)]
     return {
         "audited": spark_schema(change_fields(schema, names)).json(),
@@ -399,11 +399,11 @@ def describe_audit_log(schema: TableSchema, snapshot: Snapshot | None) -> dict[s
 
 @register_verb("plan_audit")
 class PlanAudit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Plan to read ``$audit_log``, whose rows executors read, of the version that `Load` resolved.
+    """Plan to read ``$audit_log`` of the version that `Load` resolved. Executors read its rows.
 
     Attributes:
-        snapshot, schema_id: as `Load` answered; no snapshot: the table has no rows.
-        columns, task_count_min: as of `Plan`.
+        snapshot, schema_id: from the reply of `Load`; no snapshot: the table has no rows.
+        columns, task_count_min: as in `Plan`.
     """
 
     snapshot: str | None = None

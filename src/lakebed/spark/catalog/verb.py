@@ -36,12 +36,12 @@ INLINE: Final = "base64:"
 """The prefix of an Arrow stream in a reply. A path never begins with it."""
 
 INLINE_BYTES_MAX: Final = 32 << 10
-"""Arrow bytes that a reply contains at most. For more bytes, a file takes no more time than base64."""
+"""Most Arrow bytes that a reply contains. For more bytes, a file takes no more time than base64."""
 
 TABLE_REPLACED: Final = "table_replaced"
-"""The kind of the error when another table has the name now."""
+"""The kind of the error if another table has the name now."""
 COLUMNS_CHANGED: Final = "columns_changed"
-"""The kind of the error when another writer changed the columns meanwhile."""
+"""The kind of the error if another writer changed the columns meanwhile."""
 
 V = TypeVar("V", bound="Verb")
 
@@ -50,7 +50,7 @@ class Session:
     """The lakes that a process has opened, and its folder for Arrow files. Thread-safe.
 
     Args:
-        folder: of files that replies name; only this user may read it.
+        folder: folder of the files that replies name; only this user may read it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Session:
         return lake
 
     def store_rows(self, rows: pa.Table) -> str:
-        """Return rows as an Arrow stream: itself in base64 after `INLINE`, or if it is large, the path of a new file.
+        """Return rows as an Arrow stream: in base64 after `INLINE`, or for a large stream the path of a new file.
 
         The reader deletes the file.
         """
@@ -98,7 +98,7 @@ def _carry_schema(schema: pa.Schema) -> pa.Schema:
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request. A subclass declares its fields and `run`, and is `register_verb` under a name."""
+    """One request. A subclass declares its fields and `run`, and is registered by `register_verb` under a name."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         """Answer the request. Raises `LakebedError`."""
@@ -116,11 +116,11 @@ def register_verb(name: str) -> Callable[[type[V]], type[V]]:
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The schema of a table with which Spark analysed a statement. Names of columns mean what they mean there.
+    """The schema of a table with which Spark analysed a statement. It gives the names of columns their meaning.
 
     Attributes:
-        schema_id: of the table or the branch.
-        time_ms: when that schema was stored, Unix ms: that of another table of the same name has another time.
+        schema_id: the schema's id in the table or the branch.
+        time_ms: when that schema was stored, Unix ms. It differs for another table of the same name.
     """
 
     schema_id: int
@@ -151,10 +151,10 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:
-        """Raise `Conflict`: some columns are others than when the statement was analysed.
+        """Check that columns are those with which the statement was analysed. Raises `Conflict` otherwise.
 
         Args:
-            names: of columns; None: all of the schema. Those that the schema has not are left out.
+            names: names of columns; None: all of the schema. Names that the schema lacks are ignored.
         """
         schema, newest = self.schema(table), table.refresh()
         if schema.id == newest.id:
@@ -176,7 +176,7 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request about a table or one of its branches.
 
     Attributes:
-        resolved: as `Load` answered it. A request with it is refused when another table has the name now.
+        resolved: from the reply of `Load`. A request with it is refused if another table has the name now.
     """
 
     table: str
@@ -197,7 +197,7 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except NotFound as missing:
             if missing.facts.get("branch") is None:
                 raise
-            # Not a missing table, for which Spark has an exception of its own.
+            # Not the error of a missing table, for which Spark has a separate exception.
             raise NotFound(missing.message, kind="branch_not_found", branch=self.branch) from missing
 
     def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Verbs on writing: what tasks need, the one commit of a job, and its abort.
+"""Verbs on writing: what tasks need, the single commit of a job, and its abort.
 
-Invariants: a job commits once or not at all; an error that a task returned is raised before anything is committed.
+Invariants: a job commits once or not at all. An error that a task returned is raised before anything is committed.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ from lakebed.table.rows.update import check_updatable
 from lakebed.table.table import Table
 
 OPERATION: Final = "__lakebed_operation"
-"""The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""
+"""The column with the operation of a row of UPDATE, DELETE or MERGE: `DELETE`, or write."""
 
 
 DELETE_BYTES_MAX: Final = 64 << 20
-"""Encoded bytes of files that the bridge rewrites for a DELETE; for more, Spark runs a job."""
+"""Most encoded bytes of files that the bridge rewrites for a DELETE. For more, Spark runs a job."""
 
 OVERWRITE_BYTES_MAX: Final = 512 << 20
-"""Encoded bytes of files that the bridge reads, and rewrites without the rows that an overwrite replaces: they are in
-one commit with the new rows, so no job of Spark's can do it. Takes some 10 s, within the time limit of a request."""
+"""Most encoded bytes of files that the bridge reads, and rewrites without the rows that an overwrite replaces. These
+files are in the same commit as the new rows, so a separate job of Spark cannot do it. Takes about 10 s, within the time
+limit of a request."""
 
 MARK_BYTES_MAX: Final = 1 << 30
-"""As `DELETE_BYTES_MAX`, in tables with deletion vectors: the bridge reads the columns of the condition alone, and
-writes no data file. Spark's job would rewrite the files."""
+"""As `DELETE_BYTES_MAX`, in tables with deletion vectors. The bridge reads only the columns of the condition, and
+writes no data file, while Spark's job would rewrite the files."""
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an overwrite replaces.
+    """The rows that an overwrite replaces.
 
     Attributes:
         partition: values of partition columns, as `filters.from_json` reads literals; empty: the whole table.
-        dynamic: every partition that has new rows.
-        where: instead: predicates, all true for the partitions to replace, or for the rows if they name other columns
-            too.
+        dynamic: replace every partition that has new rows.
+        where: predicates instead. All are true for the partitions to replace, or for the rows to replace if they name
+            other columns too.
     """
 
     partition: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -77,7 +78,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def starts_anew(self) -> bool:
-        """Whether rows are only written where all rows are replaced."""
+        """Whether the tasks write rows only into partitions, or a table, of which all rows are replaced."""
         return self.where is None
 
     def values(self, table: Table) -> dict[str, object]:
@@ -87,8 +88,8 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def overwrite(self, table: Table) -> Overwrite:
         """Return what the commit replaces.
 
-        Raises `InvalidRequest`: `where` has a part that is no comparison of a column with values, or names other
-        columns than those of partitions in a table with a primary key.
+        Raises `InvalidRequest`: `where` has a part that does not compare a column with values, or in a table with a
+        primary key it names columns that are not partition columns.
         """
         schema = table.schema
         if self.where is None:
@@ -110,7 +111,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def check(self, table: Table) -> None:
-        """Raise as `overwrite`, and when the files that the commit would rewrite are too large for this process.
+        """Raise as `overwrite`, and if the files that the commit would rewrite are too large for this process.
 
         Cost: for an overwrite of rows, the manifests of the newest snapshot.
         """
@@ -138,12 +139,12 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Prepare the tasks of a write.
 
     Attributes:
-        schema: the columns that tasks bring, as Spark's JSON.
-        replaced: of an overwrite.
-        changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
+        schema: the columns of the tasks' rows, as Spark's JSON.
+        replaced: for an overwrite: what it replaces.
+        changes: the rows are those of UPDATE, DELETE or MERGE, with the column `OPERATION`.
         removes: they are those of a DELETE.
         native: tasks can write the files themselves, if the table still allows it.
-        staged: the schema that the commit gives the table, as `ReplaceTable` answered it.
+        staged: the schema that the commit gives the table, from the reply of `ReplaceTable`.
     """
 
     schema: str
@@ -180,7 +181,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {"writer": base64.b64encode(payload).decode()}
 
     def _check_added(self, table: Table, misfit: InvalidRequest) -> None:
-        """Raise `Conflict`: the column that the rows lack came after the statement was analysed."""
+        """Raise `Conflict`: the column that the rows lack was added after the statement was analysed."""
         name = str(misfit.facts.get("column"))
         if self.resolved is None or misfit.kind != "missing_column":
             return
@@ -198,8 +199,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         user: the query, or the application that the sink's options name.
-        number: of the batch.
-        created_ms: when the table was created into which the query wrote first, as `StreamSink` answered it.
+        number: the batch's number.
+        created_ms: when the table was created into which the query wrote first, from the reply of `StreamSink`.
     """
 
     user: str
@@ -207,7 +208,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     created_ms: int
 
     def check_table(self, table: Table) -> None:
-        """Raise `Conflict`: another table has the name now. Cost: 1 LIST + 1 GET."""
+        """Check that the name still belongs to this table. Raises `Conflict`. Cost: 1 LIST + 1 GET."""
         if created_ms(table.context) != self.created_ms:
             raise Conflict(
                 f"The table {table.name} was dropped and created again while a stream wrote into it, and what the "
@@ -221,16 +222,16 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Commit a job.
 
     Attributes:
-        results: of the accepted tasks, as their workers returned them, in base64.
-        files: instead: where `WrittenFiles` are, which tasks wrote themselves.
-        schema_id: that `files` were written with.
-        replaced: as of `BeginWrite`.
-        basis: the version that the rows were computed from, as `Load` answered it.
-        has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
-        rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
-        marks: the rows that tasks found in `basis` are deleted by deletion vectors; the commit refuses when another
-            writer deleted rows of their files, or replaced one.
-        batch: of a stream: a batch that is committed already is not committed again.
+        results: the results of the accepted tasks, as their workers returned them, in base64.
+        files: location of `WrittenFiles`, which tasks wrote themselves, instead of results.
+        schema_id: the schema with which `files` were written.
+        replaced: as in `BeginWrite`.
+        basis: the version from which the rows were computed, from the reply of `Load`.
+        has_basis: refuse the commit if another writer changed rows of the same buckets since `basis`.
+        rewritten: the files that the new ones replace. The commit is refused if another writer replaced one of them.
+        marks: the rows that tasks found in `basis` are deleted by deletion vectors. The commit is refused if another
+            writer deleted rows of their files, or replaced one of the files.
+        batch: a batch of a stream. If it is already committed, it is not committed again.
         staged: the table's next schema, with which the rows were written.
     """
 
@@ -248,7 +249,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         try:
             table = self.open_any(session, lake_url)
-        except NotFound:  # dropped meanwhile, or its branch deleted: nothing is committed
+        except NotFound:  # dropped meanwhile, or its branch was deleted: nothing is committed
             paths = [file.path for file in self._files_of_tasks()]
             _discard_without_table(session.lake(lake_url), self.table, paths, self.results)
             raise
@@ -293,8 +294,8 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
             )
         except (InvalidRequest, Conflict):
-            # Nothing was committed: a catalog's lake has a URL, so it is in no branch of a repository, where files may
-            # be gone after a commit.
+            # Nothing was committed. (A catalog's lake has a URL, so it is not in a branch of a repository, where files
+            # may be gone after a commit.)
             discard_changes(table.context, changes)
             raise
         return {"snapshot_id": snapshot.id}
@@ -311,8 +312,8 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the files of a job that will not be committed.
 
     Attributes:
-        results: as of `Commit`.
-        paths: of files that tasks wrote themselves.
+        results: as in `Commit`.
+        paths: paths of files that tasks wrote themselves.
     """
 
     results: list[str] = msgspec.field(default_factory=list)
@@ -331,17 +332,17 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _changes_to_discard(results: Sequence[str]) -> list[BucketChange]:
-    """The changes of tasks, without the errors and the found rows that are among their results."""
+    """Return the changes of tasks, without the errors and the found rows in their results."""
     decoded = (pickle.loads(base64.b64decode(text)) for text in results)
     given = (part for result in decoded if not isinstance(result, LakebedError) for part in result)
     return [part for part in given if isinstance(part, BucketChange)]
 
 
 def _discard_without_table(lake: Lake, name: str, paths: Sequence[str], results: Sequence[str]) -> None:
-    """Delete the files of a job from the folder of a table that is gone, where they would be in the way of a new one.
+    """Delete the files of a job from the folder of a table that is gone, so that they do not obstruct a new one.
 
-    Files of results are found by their names, since the folders of their partitions were known to the table.
-    Cost: 1 LIST of the folder and 1 DELETE a thousand files.
+    Files of results are found by their names, because only the table knew the folders of their partitions.
+    Cost: 1 LIST of the folder, and 1 DELETE for 1000 files.
     """
     names = {file.file_name for change in _changes_to_discard(results) for file in (*change.added, *change.changelog)}
     store = lake.store.sub(parse_table_name(name).folder)
@@ -360,7 +361,7 @@ class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @register_verb("can_delete")
 class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whether `Delete` finds exactly the rows for which the predicates are true, in files that one process reads.
+    """Return whether `Delete` finds exactly the rows for which the predicates are true, in files that fit one process.
 
     Cost: for a predicate, the manifests of the newest snapshot.
     """
@@ -376,7 +377,7 @@ class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @register_verb("delete")
 class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete rows of an append table; files that have such rows are rewritten in this process."""
+    """Delete rows of an append table. Files with such rows are rewritten in this process."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.open_table(session, lake_url)

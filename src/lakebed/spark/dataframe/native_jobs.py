@@ -1,8 +1,9 @@
 """Jobs of a Python program whose tasks write the files of a table in the JVM.
 
-Owns: when a DataFrame can be written so, and the job. Invariants: the table is the same as if lakebed had written the
-rows, and a DataFrame that does not fit it is left to lakebed, whose errors name the mistake. Nothing secret is in the
-job's options, which plans and event logs show.
+Owns: the job, and the decision whether a DataFrame can be written so.
+
+Invariants: the table is the same as if lakebed had written the rows. A DataFrame that does not fit is left to lakebed,
+whose errors name the mistake. The job's options contain no secret, because plans and event logs show them.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ _WIDTHS: Final[dict[type[spark.DataType], int]] = {
 
 
 class _Returned(msgspec.Struct, frozen=True):
-    """What a job returned."""
+    """The result of a job."""
 
     files: str | None
-    """Where `WrittenFiles` are."""
+    """Location of the `WrittenFiles`."""
     null_in: str | None
-    """A column that is NOT NULL, and null in some of the rows."""
+    """A NOT NULL column that has nulls in some of the rows."""
     not_utf8_in: str | None
     """A column with a text that is not UTF-8."""
 
@@ -53,15 +54,15 @@ class _Returned(msgspec.Struct, frozen=True):
 def write_files(
     df: DataFrame, table: Table, schema: TableSchema, *, starts_anew: bool, partition: Mapping[str, object]
 ) -> list[BucketChange] | None:
-    """Write rows in the tasks of the JVM and return the changes to commit; None: lakebed has to write them.
+    """Write rows in the tasks of the JVM, and return the changes to commit; None: lakebed has to write them.
 
     Args:
-        df: whose columns lakebed would accept.
-        schema: the table's newest.
+        df: a DataFrame whose columns lakebed would accept.
+        schema: the table's newest schema.
         starts_anew, partition: as `take_over_files`.
 
-    Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`;
-    their files are deleted.
+    Raises `InvalidRequest`: a null in a NOT NULL column, a text that is not UTF-8, or rows outside of `partition`. The
+    files are deleted.
     """
     session = df.sparkSession
     if not is_available(session) or native_scheme(table.store, schema) is None:
@@ -97,14 +98,14 @@ def write_files(
 
 
 def _sink(session: SparkSession) -> Any:
-    """The jar's class; None without the jar."""
+    """Return the jar's class; None without the jar."""
     jvm: Any = session._jvm
     sink = jvm.org.lakebed.spark.FileSink
     return sink if isinstance(sink, JavaClass) else None
 
 
 def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
-    """Bring the rows of each fixed bucket into one task; those of several buckets in their order."""
+    """Bring the rows of each fixed bucket into one task. Sort the rows of a task with several buckets by bucket."""
     settings = WriteSettings.of(schema)
     if settings.bucket_count < 1:
         return rows
@@ -117,7 +118,7 @@ def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> Dat
 
 
 def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
-    """The table's columns, in order, from those of a DataFrame; None: a value may not fit, or may change."""
+    """Return the table's columns, in order, from those of a DataFrame; None: a value may not fit, or may change."""
     brought = {field.name: field.dataType for field in df.schema}
     columns = []
     for field in spark_schema(schema.fields):
@@ -130,7 +131,7 @@ def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
 
 
 def _keeps(source: spark.DataType, wanted: spark.DataType) -> bool:
-    """Whether Spark's cast keeps every value, and nothing inside of one is null that the table has NOT NULL."""
+    """Whether Spark's cast keeps every value, and no member is null that is NOT NULL in the table."""
     if isinstance(source, spark.NullType) or source == wanted:
         return True
     if type(source) in _WIDTHS and type(wanted) in _WIDTHS:

@@ -1,10 +1,12 @@
 """A table, at any of its versions, as a DataFrame.
 
-Owns: how a plan of readers (`plan`) becomes one DataFrame: the files of Spark's own Parquet reader (`relation`),
-renamed and widened to the table's newest schema, and the packs that lakebed reads on the executors, which return Arrow
-batches. Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action on it
-sees the same rows. Columns, order and nullability are the table's with both readers. Credentials are part of the
-pickled function, never of a path, a plan or an event log.
+Owns: how a plan of readers (`plan`) becomes one DataFrame. It has two parts: the files of Spark's own Parquet reader
+(`relation`), renamed and widened to the table's newest schema; and the packs that lakebed reads on the executors, which
+return Arrow batches.
+
+Invariants: the version is resolved, and its files are listed, when the DataFrame is made, so every action on it sees
+the same rows. Both readers give the columns, order and nullability of the table. Credentials are part of the pickled
+function, never of a path, a plan or an event log.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def read(
 
 
 def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Arrow rows of this process as a DataFrame; timestamps without a time zone stay so."""
+    """Return Arrow rows of this process as a DataFrame. Timestamps without a time zone remain so."""
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return spark.createDataFrame(rows, schema=schema) if rows.num_rows else spark.createDataFrame([], schema)
 
@@ -92,7 +94,7 @@ def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def read_splits(
     spark: SparkSession, table: Table, *, splits: Sequence[Split], plan: ReadPlan, native: bool | None = None
 ) -> DataFrame:
-    """The rows of some splits, in `plan.columns`; `read` with the planning done by the caller."""
+    """Return the rows of some splits, in `plan.columns`: `read` after the planning, which the caller does."""
     readers = plan_readers(
         table.store,
         splits,

@@ -1,11 +1,14 @@
 """Writing DataFrames into tables: append, overwrite, upsert, delete and merge, each as one snapshot.
 
-Owns: the verbs and their one commit on the driver; `write_tasks` distributes the rows. Tasks write data files with
-lakebed's own `TableWriter`, so these are the same files that the local verbs write, statistics included. Invariants: a
-verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice leaves files that
-nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a column that does not
-fit, a null key) raise the same errors as the local verbs. Credentials are part of the pickled function, never of a
-path, a plan or an event log.
+Owns: the verbs, and their single commit on the driver; `write_tasks` distributes the rows. Tasks write data files with
+lakebed's own `TableWriter`, so the files are the same as those of the local verbs, including statistics.
+
+Invariants:
+- A verb changes the table once, at its end, or not at all.
+- A task that fails, is retried or runs twice leaves files that nothing references. Only the result of the attempt that
+  Spark accepted is committed.
+- Mistakes (a column that does not fit, a null key) raise the same errors as the local verbs.
+- Credentials are part of the pickled function, never of a path, a plan or an event log.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ from lakebed.table.table import Table
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
 _TRIES_MAX = 5
-"""How often a verb starts again because another writer replaced its files, changed its rows, the schema, or placed its
-keys."""
+"""Most attempts of a verb. It starts again if another writer replaced its files, changed its rows or the schema, or
+placed its keys."""
 
 
 def write(
@@ -189,7 +192,7 @@ def merge(
         return _run(df, table, options=options, deletes=deletes, order_by=order_by)
 
     def join_basis(basis: Basis) -> DataFrame:
-        schema = table.schema  # not older than the version that is read
+        schema = table.schema  # at least as new as the version that is read
         missing = _missing(df, schema)
         return _join(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
 
@@ -202,7 +205,7 @@ def _missing(df: DataFrame, schema: TableSchema) -> list[str]:
 
 
 def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
-    """Refuse rows without the columns that tell older rows of a key from newer ones."""
+    """Refuse rows without the columns that order the rows of a key by age."""
     order = sequence_order(schema)
     for name in order.columns if order is not None else ():
         if name in missing:
@@ -274,15 +277,15 @@ def delete(
 def _until_unchanged(
     table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
 ) -> Snapshot | None:
-    """Commit rows that are computed from the newest version; repeat when another writer changed that version's rows.
+    """Commit rows that are computed from the newest version. Repeat if another writer changed that version's rows.
 
-    Returns None when there are no rows, and no identifier to remember.
+    Returns None if there are no rows, and no identifier to remember.
 
     Args:
         made: computes the rows from the version to read.
-        **more: of `_commit_rows`.
+        **more: arguments of `_commit_rows`.
 
-    Raises `Conflict`: other writers were faster each time.
+    Raises `Conflict`: other writers were faster in each attempt.
     """
     earlier = _earlier(table, options)
     if earlier is not None:
@@ -312,7 +315,7 @@ def _read(
 
 
 def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Snapshot | None:
-    """Rewrite the files of an append table that hold matching rows, or mark these rows, in one commit."""
+    """Rewrite the files of an append table that have matching rows, or mark these rows as deleted, in one commit."""
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
@@ -355,7 +358,7 @@ def _active_session() -> SparkSession:
 
 
 def require_keys(table: Table, verb: str) -> None:
-    """Raise `InvalidRequest` for a table without a primary key."""
+    """Check that a table has a primary key. Raises `InvalidRequest`."""
     if not table.schema.primary_keys:
         raise InvalidRequest(
             f"Cannot {verb} {table.name}: it has no primary key; append to it or overwrite it instead.",
@@ -368,7 +371,7 @@ def require_keys(table: Table, verb: str) -> None:
 
 
 def _run(df: DataFrame, table: Table, *, options: CommitOptions, **more: Any) -> Snapshot:
-    """Commit rows as `_commit_rows`; without any return the newest snapshot."""
+    """Commit rows as `_commit_rows`. If there are none, return the newest snapshot."""
     return _commit_rows(df, table, options=options, **more) or commit_changes(table, [], options=options)
 
 
@@ -383,12 +386,12 @@ def _commit_rows(
     order_by: str | Sequence[str] = (),
     keys_only: bool = False,
 ) -> Snapshot | None:
-    """Write and commit rows; repeat when another writer placed some of the new keys in other buckets.
+    """Write and commit rows. Repeat if another writer placed some of the new keys in other buckets.
 
-    Returns None when there are neither rows nor an identifier to remember, nor anything to overwrite.
+    Returns None if there are no rows, nothing to overwrite, and no identifier to remember.
 
-    Raises `Conflict`: kind ``schema_changed``: with `basis`, the rows were read under another schema than the newest,
-    where the same names may be those of other columns.
+    Raises `Conflict`: kind ``schema_changed``: with `basis`, the rows were read with a schema that is not the newest
+    one, in which the same names may belong to other columns.
     """
     earlier = _earlier(table, options)
     if earlier is not None:
@@ -437,16 +440,16 @@ def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
 
 
 def _instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
-    """Return the columns with instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""
+    """Return the columns whose instants (``timestamp``) are for a column without a time zone (``TIMESTAMP``)."""
     instants = [field.name for field in brought if pa.types.is_timestamp(field.type) and field.type.tz is not None]
     fields = {field.name: field for field in schema.fields}
     return [name for name in instants if name in fields and parse_type(fields[name].type).root == "TIMESTAMP"]
 
 
 def _in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
-    """Convert instants to local times in UTC, where the table has no time zone.
+    """Convert instants to local times in UTC for columns of the table that have no time zone.
 
-    Raises `InvalidRequest`: the session's time zone is not UTC, so the meant zone is not clear.
+    Raises `InvalidRequest`: the session's time zone is not UTC, so the intended zone is not clear.
     """
     for name in _instants_to_utc(arrow_schema_of(df.schema), schema):
         zone = df.sparkSession.conf.get("spark.sql.session.timeZone")

@@ -1,13 +1,13 @@
 """The Python data source ``lakebed``: tables in any session of Spark, without a jar and without Hadoop.
 
 Owns: the options of ``spark.read.format("lakebed")`` and ``df.write.format("lakebed")``, and how a plan of readers and
-a write of tasks become what Spark's data sources ask for. Uses the public API of PySpark only.
+the tasks of a write are presented in the form of Spark's data sources. Uses only the public API of PySpark.
 
 Invariants:
-- A DataFrame reads one version: the one that was the newest when it was made, or the one that its options name.
+- A DataFrame reads one version: the newest one when it was made, or the one that its options name.
 - A job makes one snapshot, on the driver, or none. Only files of tasks that Spark accepted are committed.
-- An executor without this version of lakebed is an error of one sentence (`pack_as`).
-- Credentials come from the environment of the driver and are part of pickled functions, never of an option or a plan.
+- If an executor does not have this version of lakebed, the error is one sentence (`pack_as`).
+- Credentials come from the environment of the driver. They are part of pickled functions, never of an option or a plan.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ WRITE_OPTIONS: Final = ("path", "branch", "partitions")
 
 
 class LakebedSource(DataSource):
-    """``format("lakebed")``; ``load`` and ``save`` name the table's folder."""
+    """``format("lakebed")``. The argument of ``load`` and ``save`` is the table's folder."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format``."""
+        """Return the name for ``format``."""
         return "lakebed"
 
     @without_frames
     def schema(self) -> StructType:
-        """The columns of the version that the options name, or of a stream. Raises `InvalidRequest`, `NotFound`."""
+        """Return the columns of the options' version, or of a stream. Raises `InvalidRequest`, `NotFound`."""
         if {name.lower() for name in self.options} & set(map(str.lower, OWN_OPTIONS)):
             return self._stream_schema()
         scan = self._scan()
-        # The version stays: Spark pickles this object and plans with it whenever the DataFrame is used.
+        # Fix the version: Spark pickles this object, and plans with it whenever the DataFrame is used.
         self.options[PINNED] = str(0 if scan.snapshot is None else scan.snapshot.id)
         return spark_schema(scan.table_schema.select_fields(scan.schema.names))
 
     @without_frames
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of some columns of that version. Raises `InvalidRequest`: columns or types that the table lacks."""
+        """Return a reader of some columns of that version. Raises `InvalidRequest`: columns or types do not fit."""
         scan = self._scan(schema.names)
         wanted = spark_schema(scan.table_schema.select_fields(schema.names))
         for asked, field in zip(schema, wanted, strict=True):
@@ -95,7 +95,7 @@ class LakebedSource(DataSource):
 
     @without_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer of rows. Raises `InvalidRequest`: columns that do not fit the table."""
+        """Return a writer of rows. Raises `InvalidRequest`: columns do not fit the table."""
         check_options(self.options, WRITE_OPTIONS, "df.write")
         table = self._table()
         mode = self.options.get("partitions", "replaced")
@@ -112,7 +112,7 @@ class LakebedSource(DataSource):
 
     @without_frames
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """A reader that follows the table. Raises `InvalidRequest`: options, columns or types that do not fit."""
+        """Return a reader that follows the table. Raises `InvalidRequest`: options, columns or types do not fit."""
         streams = _streams()
         fields = {field.name: field for field in self._stream_schema(every=True)}
         for asked in schema:
@@ -131,7 +131,7 @@ class LakebedSource(DataSource):
 
     @without_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
-        """A writer of batches. Raises `InvalidRequest`: columns that do not fit, or no way to tell batches apart."""
+        """Return a writer of batches. Raises `InvalidRequest`: columns do not fit, or nothing identifies batches."""
         streams = _streams()
         check_options(self.options, SINK_OPTIONS, "df.writeStream")
         table = self._table()
@@ -142,7 +142,7 @@ class LakebedSource(DataSource):
         return writer
 
     def _stream_schema(self, *, every: bool = False) -> StructType:
-        """The columns of a stream: all, or those of the option."""
+        """Return the columns of a stream: those of the option, or with `every` all."""
         check_options(self.options, STREAM_OPTIONS, "spark.readStream")
         settings, schema = stream_settings(self.options), self._table().schema
         check_readable(schema)
@@ -170,7 +170,7 @@ class LakebedSource(DataSource):
         return None if text is None else parse_predicate(text)
 
     def _scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """The scan of the version that the options name; of the columns of the option, if none are given."""
+        """Return the scan of the options' version. If no columns are given, it reads those of the option."""
         check_options(self.options, READ_OPTIONS, "spark.read")
         table = self._table()
         if columns is None and "columns" in self.options:
@@ -179,7 +179,7 @@ class LakebedSource(DataSource):
         return scan_snapshot(table.context, snapshot, schema_id=schema_id, columns=columns, where=self._where())
 
     def _version(self, table: Table) -> tuple[Snapshot | None, int | None]:
-        """The snapshot to read, and whose columns; None: the newest ones."""
+        """Return the snapshot to read, and the id of the schema whose columns it has; None: the newest ones."""
         names = [name for name in ("version", "tag", "timestamp") if name in self.options]
         if len(names) > 1:
             raise InvalidRequest(
@@ -206,7 +206,7 @@ class LakebedSource(DataSource):
 
 
 class PlainReader(DataSourceReader):
-    """Reads one version; Spark keeps its filters to itself."""
+    """Reads one version, without Spark's filters."""
 
     def __init__(self, table: Table, scan: Scan, schema: StructType, *, tasks: int, where: Predicate | None) -> None:
         self._table = table
@@ -217,7 +217,7 @@ class PlainReader(DataSourceReader):
         self._where = where
 
     def _narrow(self, where: Predicate | None) -> None:
-        """Also leave out what a predicate excludes."""
+        """Narrow the scan by a further predicate."""
         self._where = all_of([self._where, where])
         scan = self._scan
         self._scan = scan_snapshot(
@@ -229,14 +229,14 @@ class PlainReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task; none for a version without rows. Cost: that of planning the scan."""
+        """Return one partition for each task; none for a version without rows. Cost: that of planning the scan."""
         readers = plan_readers(
             self._table.store, self._scan.splits(), self._scan.plan, reaches=None, task_count_min=self._tasks
         )
         return [InputPartition(pickle.dumps(pack)) for pack in readers.packs]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Refused: in a task this object is a `TaskReader`."""
+        """Fail: in a task this object is a `TaskReader`."""
         raise AssertionError("a reader reads where it was unpickled, as _TaskReader")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -245,17 +245,17 @@ class PlainReader(DataSourceReader):
 
 
 class LakebedReader(PlainReader):
-    """Also leaves out files and rows by Spark's filters, where ``spark.sql.python.filterPushdown.enabled`` is set."""
+    """Also excludes files and rows by Spark's filters, if ``spark.sql.python.filterPushdown.enabled`` is set."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """Leave out what filters exclude, and return them all: Spark evaluates them again."""
+        """Narrow the scan by filters. Return all filters, so that Spark evaluates them again."""
         columns = arrow_schema(self._scan.table_schema.fields)
         self._narrow(translate([from_filter(item) for item in filters], columns).where)
         return iter(filters)
 
 
 class TaskReader(DataSourceReader):
-    """A reader in a task: the store's bytes and what to read, without the table."""
+    """A reader in a task. It has the pickled store and the plan, without the table."""
 
     def __init__(self, shipped: bytes, plan: ReadPlan, schema: pa.Schema) -> None:
         self._shipped = shipped
@@ -263,7 +263,7 @@ class TaskReader(DataSourceReader):
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in batches."""
+        """Yield the rows of a task, in batches."""
         if partition.value is None:  # a version without rows
             return
         pack: Pack = pickle.loads(partition.value)
@@ -271,7 +271,7 @@ class TaskReader(DataSourceReader):
 
 
 class LakebedWriter(DataSourceArrowWriter):
-    """Writes rows in tasks, and commits once on the driver."""
+    """Writes rows in tasks. The driver commits them once."""
 
     def __init__(
         self, shipped: bytes, task: WriteTask, overwrite: Overwrite | None, options: Mapping[str, str]
@@ -286,14 +286,14 @@ class LakebedWriter(DataSourceArrowWriter):
         return write_rows(self._task, self._shipped, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `commit_changes`."""
+        """Commit the tasks' files as one snapshot. Raises a task's lasting error, and as `commit_changes`."""
         table = open_table(self._options)
         changes = accept_results(table, self._task, messages)
         with discarding(table, changes):
             commit_changes(table, changes, options={}, overwrite=self._overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what a failed job wrote. After a commit that failed, nothing: its snapshot may be there."""
+        """Delete the files of a failed job. Keep them after a failed commit, whose snapshot may exist."""
         if None not in messages:
             return
         discard_written(open_table(self._options), messages)
@@ -325,7 +325,7 @@ def _check_type(asked: StructField, field: StructField | None) -> None:
 
 
 def _streams() -> ModuleType:
-    """The module of streams, which PySpark before 4.2 cannot load. Raises `InvalidRequest`."""
+    """Return the module of streams, which PySpark before 4.2 cannot load. Raises `InvalidRequest`."""
     try:
         return importlib.import_module("lakebed.spark.datasource.stream_source")
     except ImportError as error:
@@ -337,17 +337,17 @@ def _streams() -> ModuleType:
 
 
 def pack_as(kind: type, state: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What `__reduce__` returns for an object that becomes one of some class, made of some state.
+    """Return the result of `__reduce__` for an object that is unpickled as `kind` with the arguments `state`.
 
-    The state is bytes: it is unpickled after the check of the version.
+    The state is pickled separately, so that it is unpickled after the check of the version.
     """
     return _unpacker(lakebed.__version__), (kind.__module__, kind.__name__, pickle.dumps(state))
 
 
 def _unpacker(version: str) -> Callable[[str, str, bytes], Any]:
-    """The function that makes an object in another process, if lakebed is there in this version.
+    """Return the function that makes an object in another process, if that process has this version of lakebed.
 
-    It is pickled as code, not by its name, so that it also runs where lakebed is missing.
+    It is pickled as code and not by its name, so that it also runs where lakebed is missing.
     """
 
     def lakebed_unpacked(module: str, name: str, state: bytes) -> Any:

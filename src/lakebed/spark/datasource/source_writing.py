@@ -1,4 +1,4 @@
-"""What the tasks of the data source write, and what of it is committed or deleted, for jobs and for streams."""
+"""The files that tasks of the data source write, and which of them are committed or deleted, for jobs and streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakebed.table.table import Table
 
 
 class Written(WriterCommitMessage):
-    """What a task wrote, or the error that a retry would repeat."""
+    """The changes of a task, or the error that a retry would repeat."""
 
     def __init__(self, changes: list[BucketChange], error: LakebedError | None) -> None:
         self.changes = changes
@@ -27,7 +27,7 @@ class Written(WriterCommitMessage):
 
 
 def write_rows(task: WriteTask, shipped: bytes, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write the rows of a task. Returns errors that a retry would repeat; raises others."""
+    """Write the rows of a task. Return an error that a retry would repeat; raise all others."""
     writer = task.writer(open_in_task(shipped), Environment())
     try:
         for batch in batches:
@@ -40,7 +40,7 @@ def write_rows(task: WriteTask, shipped: bytes, batches: Iterator[pa.RecordBatch
 
 
 def accept_results(table: Table, task: WriteTask, messages: Sequence[WriterCommitMessage | None]) -> list[BucketChange]:
-    """What the tasks of a job wrote. Raises an error that a task returned, after deleting the files of the others."""
+    """Return the changes of a job's tasks. If a task returned an error, delete the files of the others and raise it."""
     written = [message for message in messages if isinstance(message, Written)]
     changes = [change for message in written for change in message.changes]
     error = next((message.error for message in written if message.error is not None), None) or _bucket_error(
@@ -53,13 +53,13 @@ def accept_results(table: Table, task: WriteTask, messages: Sequence[WriterCommi
 
 
 def discard_written(table: Table, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Delete what the tasks of a job wrote that is not committed."""
+    """Delete the files of a job's tasks that are not committed."""
     changes = [change for message in messages if isinstance(message, Written) for change in message.changes]
     discard_changes(table.context, changes)
 
 
 def _bucket_error(written: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
-    """The error of a job in which several tasks wrote rows of one bucket, which each must number alone."""
+    """Return the error of a job in which several tasks wrote rows of one bucket, whose rows one task must number."""
     if task.settings.dynamic is not None:  # a key's bucket is chosen by one task
         writers = sum(1 for message in written if message.changes)
     elif task.settings.bucket_count > 0:

@@ -1,7 +1,7 @@
 """Streams of the Python data source: ``readStream.format("lakebed")`` and ``writeStream.format("lakebed")``.
 
-Owns: `StreamReader` and `StreamWriter`. Invariants: offsets are those of `table.stream`, so rows come once; a batch of
-a sink is one snapshot, which names the query and the batch, and is not committed twice. Needs PySpark 4.2, which has
+Owns: `StreamReader` and `StreamWriter`. Invariants: offsets are those of `table.stream`, so rows are read once. A batch
+of a sink is one snapshot that names the query and the batch, so it is not committed twice. Needs PySpark 4.2, which has
 admission control.
 """
 
@@ -50,11 +50,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a table, on the driver.
 
     Args:
-        schema: of the table, whose columns are read.
-        columns: of the result, in order.
-        limits: of a batch, except where the trigger wants everything.
-        consumer: under which name snapshots are kept until they were read; None: they are not.
-        tasks: the least number, if the files are enough.
+        schema: the table's schema, whose columns are read.
+        columns: the columns of the result, in order.
+        limits: limits of a batch, unless the trigger asks for everything.
+        consumer: the name under which snapshots are kept until they were read; None: they are not kept.
+        tasks: the least number of tasks, if there are enough files.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a new query begins."""
+        """Return the offset at which a new query begins."""
         first = self._stream.first()
         self._hold(first)
         return first.members()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """A limit, so that Spark says when a trigger wants everything instead."""
+        """Return a limit, so that Spark explicitly says when a trigger asks for everything."""
         limits = self._limits
         if limits == Limits():
             return ReadAllAvailable()
@@ -95,18 +95,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(_ANY if limits.files is None else limits.files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Read up to the version that is the newest now."""
+        """Set the newest version of now as the end of the stream."""
         self._until = self._stream.newest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where the next batch ends; `start` if there is nothing new."""
+        """Return the end of the next batch; `start` if there is nothing new."""
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._limits
         offset = StreamOffset.of(start)
         end = self._stream.advance(offset, limits, until=self._until)
         return start if end == offset else end.members()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What each task of a batch reads."""
+        """Return what each task of a batch reads."""
         if start == end:
             return []
         store = self._table.store
@@ -121,11 +121,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(pickle.dumps((batch.plan, pack))) for pack in readers.packs]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for what is before `end` again."""
+        """Record that Spark will not read anything before `end` again."""
         self._hold(StreamOffset.of(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Refused: in a task this object is a `StreamTaskReader`."""
+        """Fail: in a task this object is a `StreamTaskReader`."""
         raise AssertionError("a reader reads where it was unpickled, as StreamTaskReader")
 
     def _hold(self, offset: StreamOffset) -> None:
@@ -137,13 +137,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StreamTaskReader(DataSourceStreamReader):
-    """A reader in a task: the store's bytes; a partition holds the plan."""
+    """A reader in a task. It has the pickled store; a partition contains the plan."""
 
     def __init__(self, shipped: bytes) -> None:
         self._shipped = shipped
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in batches."""
+        """Yield the rows of a task, in batches."""
         if partition.value is None:  # a batch without rows
             return
         plan, pack = pickle.loads(partition.value)
@@ -154,12 +154,12 @@ class StreamTaskReader(DataSourceStreamReader):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of a batch in tasks, and commits each batch once, on the driver.
+    """Writes the rows of a batch in tasks. The driver commits each batch once.
 
     Args:
-        user: who commits: the query.
-        replaces: each batch replaces all rows.
-        options: of the sink.
+        user: the commit user, which identifies the query.
+        replaces: whether each batch replaces all rows.
+        options: the options of the sink.
     """
 
     def __init__(self, shipped: bytes, task: WriteTask, user: str, replaces: bool, options: Mapping[str, str]) -> None:
@@ -170,11 +170,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = dict(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task. Returns errors that a retry would repeat; raises others."""
+        """Write the rows of a task. Return an error that a retry would repeat; raise all others."""
         return write_rows(self._task, self._shipped, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Commit a batch as one snapshot, unless it is committed already. Raises a lasting error of a task."""
+        """Commit a batch as one snapshot, unless it is already committed. Raises a lasting error of a task."""
         table = open_table(self._options)
         changes = accept_results(table, self._task, messages)
         overwrite = Overwrite() if self._replaces else None
@@ -182,7 +182,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit_batch(table, changes, user=self._user, batch_id=batchId, overwrite=overwrite)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Delete what a failed batch wrote. After a commit that failed, nothing: its snapshot may be there."""
+        """Delete the files of a failed batch. Keep them after a failed commit, whose snapshot may exist."""
         if None in messages:
             discard_written(open_table(self._options), messages)
 

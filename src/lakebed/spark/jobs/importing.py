@@ -1,7 +1,7 @@
 """Imports of tables of other formats with a Spark job: tasks copy and rewrite files, the driver plans and commits.
 
-Owns: how the files of an import are dealt to tasks. Invariants: as `lakebed.table.imports.take_over`; a job that fails
-commits nothing, and files that its tasks wrote into a table that existed before are orphans.
+Owns: how the files of an import are distributed over tasks. Invariants: as `lakebed.table.imports.take_over`. A job
+that fails commits nothing; files that its tasks wrote into an existing table are orphans.
 """
 
 from __future__ import annotations

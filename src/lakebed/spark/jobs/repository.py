@@ -47,11 +47,11 @@ _ENTRIES: Final = (
 )
 _NAMED: Final = "ulid string, problem binary"
 _LASTING: Final = (*LASTING, NotFound)
-"""Errors that a retry would repeat: they are raised unchanged, and keep a collection from deleting anything."""
+"""Errors that a retry would repeat. They are raised unchanged, and keep a collection from deleting anything."""
 _ROWS_AT_ONCE: Final = 16_384
 
 Upload = Callable[[Any, str], Entry]
-"""From an object's bytes and content type to what is to be staged."""
+"""Maps an object's bytes and content type to the entry to stage."""
 RangeOf = tuple[MetarangeRef, RangeMeta]
 
 
@@ -120,7 +120,7 @@ _OPENED: dict[bytes, Any] = {}
 
 
 def _unpickle(pickled: bytes) -> Any:
-    """Unpickle what a task works with once a process, so that its connections serve all rows."""
+    """Unpickle the shared state of tasks once for each process, so that its connections serve all rows."""
     if pickled not in _OPENED:
         _OPENED.clear()
         _OPENED[pickled] = pickle.loads(pickled)
@@ -214,7 +214,7 @@ def _subtract(
     ranges: Sequence[RangeOf],
     staged: pa.ChunkedArray,
 ) -> pa.Table:
-    """`lakebed.repo.collect.collect.Subtraction` by Spark."""
+    """As `lakebed.repo.collect.collect.Subtraction`, computed by Spark."""
     if not listed.num_rows:
         return listed
     left = spark.createDataFrame(listed)

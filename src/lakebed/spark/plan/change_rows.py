@@ -43,7 +43,7 @@ Deletions = Literal["kept", "refused", "left out"]
 
 
 def deletions_of(settings: StreamSettings) -> Deletions:
-    """What a stream does with deleted rows."""
+    """Return what a stream does with deleted rows."""
     if settings.changes:
         return "kept"
     return "left out" if settings.removals == "skip" else "refused"
@@ -51,7 +51,7 @@ def deletions_of(settings: StreamSettings) -> Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A unit, and the snapshot that made its changes."""
+    """A unit of changes, and the snapshot that made them."""
 
     unit: ChangeUnit
     snapshot_id: int
@@ -64,12 +64,12 @@ class ChangePack:
 
     units: tuple[Committed, ...]
     entries: Mapping[str, Entry]
-    """Of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
+    """The entries of files of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """How units become rows."""
+    """How units of changes become rows."""
 
     plan: ReadPlan
     columns: tuple[str, ...]
@@ -82,7 +82,7 @@ class ChangeRows:
         return change_fields(self.plan.schema, self.columns)
 
     def read(self, shipped: bytes, pack: ChangePack) -> Iterator[pa.RecordBatch]:
-        """Read the units of a task. Raises `InvalidRequest`: a deletion, where they are refused."""
+        """Read the units of a task. Raises `InvalidRequest`: a deletion, if they are refused."""
         store = open_in_task(shipped, pack.entries)
         carried = transfer_schema(self.fields)
         for committed in pack.units:
@@ -117,7 +117,7 @@ class ChangeRows:
 
 
 def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataField, ...]:
-    """The columns of changes: of a deleted row the table has the primary key alone, so all others may be null."""
+    """Return the columns of changes. The table has only the primary key of a deleted row, so the others may be null."""
     keys = schema.primary_keys
     table_fields = {
         field.name: replace(field, nullable=field.name not in keys) if keys else field for field in schema.fields
@@ -127,7 +127,7 @@ def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataFiel
 
 
 def pack_changes(store: ObjectStore, units: Sequence[Committed], *, task_count_min: int) -> list[ChangePack]:
-    """Deal units to tasks. Raises `NotFound`: a file is gone from a branch."""
+    """Distribute units over tasks. Raises `NotFound`: a file is gone from a branch."""
     packs = pack_units(
         units,
         size_bytes=lambda committed: sum(map(split_bytes, committed.unit.splits)),

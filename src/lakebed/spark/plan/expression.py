@@ -19,12 +19,12 @@ from lakebed.table.model.predicate_tree import And, Compare, In, IsNull, Known, 
 
 
 def exact_column(name: str) -> Column:
-    """A column by its exact name, whatever characters are in it."""
+    """Return a column by its exact name, whatever characters it contains."""
     return functions.col("`" + name.replace("`", "``") + "`")
 
 
 def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
-    """The predicate as a boolean column over a DataFrame with the columns of `schema`.
+    """Return the predicate as a boolean column of a DataFrame with the columns of `schema`.
 
     Raises `InvalidRequest`: as `bind`.
     """
@@ -42,7 +42,7 @@ def _translate(bound: Predicate, schema: pa.Schema) -> Column:
     if isinstance(bound, StartsWith):
         return exact_column(bound.column).startswith(bound.prefix)
     if isinstance(bound, In):
-        return functions.lit(False)  # of no values
+        return functions.lit(False)  # an IN without values
     if isinstance(bound, OneOf):
         unknown = [functions.lit(None).cast("boolean")] if bound.has_null else []
         columns = [_comparison(bound.column, "=", value, schema) for value in bound.values]

@@ -55,7 +55,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value: Python's, or an Arrow scalar for dates and timestamps; null is None."""
+    """A value: Python's, or an Arrow scalar for dates and timestamps. None is null."""
 
     value: Any
 
@@ -73,12 +73,12 @@ Term = Reference | Literal | Operation
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What some filters, all of which must be true, mean to lakebed."""
+    """The meaning of some filters, all of which must be true, for lakebed."""
 
     where: Predicate | None
-    """True for every row for which all filters are true; None: nothing could be translated."""
+    """True for every row for which all filters are true; None: no filter could be translated."""
     inexact: tuple[int, ...]
-    """Positions of the filters that `where` does not express wholly."""
+    """Positions of the filters that `where` does not express completely."""
 
 
 def translate(filters: Sequence[Term], schema: pa.Schema) -> Translation:
@@ -116,10 +116,10 @@ def from_json(tree: object) -> Term:
             string of its type. A value is as Spark holds it: days of a date, microseconds of a timestamp, base64 of
             binary, text of a decimal; ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` are text too.
 
-    What has another form, or a value that its type does not allow, is a term that has no translation.
+    A tree of another form, or with a value that its type does not allow, becomes a term without a translation.
     """
-    # Spark nests a long OR as deep as it has parts, more than a recursion bears on every Python. So trees are gathered
-    # level by level, and terms made from the last of them up.
+    # Spark nests a long OR as deeply as it has parts, which exceeds the recursion limit of some versions of Python. So
+    # trees are collected level by level, and terms are made from the last one backwards.
     trees, begins = [tree], list[int]()
     for node in trees:
         begins.append(len(trees))
@@ -154,7 +154,7 @@ def _json_term(tree: object, children: tuple[Term, ...]) -> Term:
 _JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "boolean": lambda value: _check_kind(value, bool),
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), lambda value: _check_kind(value, int)),
-    # The shortest text of a value in single precision is another number in double precision.
+    # The shortest text of a single-precision value is another number in double precision.
     "float": lambda value: pa.scalar(float(value), pa.float32()).as_py(),
     "double": float,
     "decimal": lambda value: decimal.Decimal(_check_kind(value, str)),
@@ -165,7 +165,7 @@ _JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "void": lambda value: _check_kind(value, type(None)),
     "timestamp_ntz": lambda value: pa.scalar(_check_kind(value, int), pa.timestamp("us")),
 }
-"""Spark's types, without parameters; a string with a collation is not among them."""
+"""Spark's types, without parameters. A string with a collation is not among them."""
 
 
 def _check_kind(value: Any, kind: type) -> Any:
@@ -180,7 +180,7 @@ def _json_value(value: Any, type_text: str) -> Any:
 
 
 REPLACEMENT: Final = "\ufffd"
-"""What Spark puts into the filters of a data source in place of bytes that are not UTF-8; so it may stand for them."""
+"""The character that Spark puts into a data source's filters for bytes that are not UTF-8, so it may stand for them."""
 
 _FILTERS: Final = {
     "EqualTo": "=",
@@ -194,23 +194,23 @@ _FILTERS: Final = {
     "IsNotNull": "IS_NOT_NULL",
     "StringStartsWith": "STARTS_WITH",
 }
-"""Classes of `pyspark.sql.datasource`, and Spark's names of the same operations."""
+"""Classes of `pyspark.sql.datasource`, with Spark's names of the same operations."""
 
 
 FIRST_KEPT_YEAR: Final = 1901
-"""Spark hands dates and times to a data source through the calendar of java.sql, which has no days from 5 to 14 October
-1582, and times of zones before 1900 of its own."""
+"""First year whose dates and times Spark passes to a data source unchanged. It converts them to the calendar of
+java.sql, which lacks the days from 5 to 14 October 1582, and has other offsets of time zones before 1900."""
 
 
 def _may_be_another(value: object) -> bool:
-    """Whether Spark may have put a value into a filter in place of another one."""
+    """Whether Spark may have replaced another value by this one in a filter."""
     if isinstance(value, datetime.date):
         return value.year < FIRST_KEPT_YEAR
     return isinstance(value, str) and REPLACEMENT in value
 
 
 def from_filter(item: Filter) -> Term:
-    """Read a filter that Spark hands to a Python data source; one of an unknown class has no translation."""
+    """Read a filter that Spark passes to a Python data source. A filter of an unknown class has no translation."""
     kind = type(item).__name__
     attributes = vars(item)
     if kind == "Not":
@@ -228,7 +228,7 @@ def from_filter(item: Filter) -> Term:
 # ---- translation
 
 _Found = tuple[Predicate | None, bool]
-"""A predicate, and whether it has the same truth for every row as the term."""
+"""A predicate, and whether it has the same truth value as the term for every row."""
 
 _COMPARISONS: Final[Mapping[str, Comparison]] = {flipped: flipped for flipped in FLIPPED.values()}
 _NOTHING: Final[_Found] = (None, False)
@@ -241,11 +241,11 @@ class _Translator:
         self._schema = schema
 
     def weaker(self, term: Term, depth: int = 0) -> _Found:
-        """A predicate that is true wherever the term is."""
+        """Return a predicate that is true for every row for which the term is true."""
         return self._approximate(term, depth, is_weaker=True)
 
     def _approximate(self, term: Term, depth: int, *, is_weaker: bool) -> _Found:
-        """A predicate that is true wherever the term is; or, if not `is_weaker`, one that is false wherever it is."""
+        """Return a predicate that is true if the term is; or, unless `is_weaker`, one that is false if the term is."""
         if depth >= DEPTH_MAX:
             return _NOTHING
         if isinstance(term, Operation) and term.name in ("AND", "OR"):
@@ -287,7 +287,7 @@ class _Translator:
         return None if predicate is None else _bind(predicate, self._schema)
 
     def _column(self, term: Term) -> str | None:
-        """The name of a column of the table; None: a field inside of one, or another term."""
+        """Return the name of a column of the table; None: the term is a field inside of a column, or something else."""
         if not isinstance(term, Reference) or len(term.parts) != 1:
             return None
         (name,) = term.parts
@@ -298,7 +298,7 @@ class _Translator:
 
     @staticmethod
     def _has_zero(term: Term) -> bool:
-        """Whether an IN lists a zero among floats: some of Spark's forms of IN distinguish the zeros."""
+        """Whether an IN over floats has a zero: some of Spark's implementations of IN distinguish the two zeros."""
         if not isinstance(term, Operation) or term.name != "IN":
             return False
         values = (part.value for part in term.children if isinstance(part, Literal))
@@ -306,7 +306,7 @@ class _Translator:
 
 
 def _chain(name: str, terms: Sequence[Term]) -> list[Term]:
-    """The parts of nested ANDs, or of nested ORs, in order; Spark nests each pair."""
+    """Return the parts of nested ANDs, or of nested ORs, in order. Spark nests pairs."""
     parts: list[Term] = []
     rest = list(reversed(terms))
     while rest:
@@ -319,7 +319,7 @@ def _chain(name: str, terms: Sequence[Term]) -> list[Term]:
 
 
 def _join(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
-    """Join parts; those without a translation may be left out where that errs to the allowed side."""
+    """Join parts. Leave out those without a translation if this errs on the allowed side."""
     known = [predicate for predicate, _ in parts if predicate is not None]
     may_leave_out = is_weaker == (name == "AND")
     if not known or (len(known) < len(parts) and not may_leave_out):
@@ -330,7 +330,7 @@ def _join(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
 
 
 def _try_build(build: Callable[[], Predicate]) -> Predicate | None:
-    """A predicate; None where it would be deeper or longer than predicates may be."""
+    """Return a predicate; None if it would be deeper or longer than predicates may be."""
     try:
         return build()
     except InvalidRequest:
@@ -338,7 +338,7 @@ def _try_build(build: Callable[[], Predicate]) -> Predicate | None:
 
 
 def _bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
-    """The same predicate, checked against the columns. Raises `InvalidRequest`."""
+    """Check a predicate against the columns, and return it. Raises `InvalidRequest`."""
     bind(predicate, schema)
     return predicate
 
@@ -368,7 +368,7 @@ def _one_of(column: str, values: Sequence[Any]) -> Predicate:
 
 
 def _comparison(column: str, op: Comparison, value: Any) -> Predicate:
-    """A comparison as Spark means it: NaN equals itself and is above every number. Unknown for null, as Spark's."""
+    """Return a comparison with Spark's meaning: NaN equals itself and is above every number; null gives unknown."""
     if _is_nan(value):
         is_number = Compare(column, "<=", math.inf)
         if op in ("=", ">="):
@@ -387,10 +387,10 @@ def _is_nan(value: Any) -> bool:
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether lakebed compares such a value with a column of that type as Spark does."""
+    """Whether lakebed compares this value with a column of this type as Spark does."""
     types = pa.types
     if types.is_nested(kind) or types.is_time(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
-        return False  # Spark has no such type, or sees fewer digits of its values
+        return False  # Spark lacks this type, or keeps fewer digits of its values
     if value is None:
         return True
     if types.is_boolean(kind):

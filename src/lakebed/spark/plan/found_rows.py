@@ -29,7 +29,7 @@ class FoundRows:
 
     file_name: str
     positions: bytes
-    """As `roaring.encode_positions` writes them."""
+    """The positions, encoded by `roaring.encode_positions`."""
 
 
 def found_rows(places: Iterable[pa.Table]) -> list[FoundRows]:

@@ -1,13 +1,13 @@
 """Which reader reads which files of a scan: one plan for the Python API, the SQL catalog and the data source. Pure.
 
-Owns: the choice of a reader for each split (`plan_readers`). Files that need no merge and have no deletion vector are
-read by Spark's own Parquet reader, one `NativeScan` for each schema that they were written with; all other splits by
-lakebed, dealt out in packs.
+Owns: the choice of a reader for each split (`plan_readers`). Spark's own Parquet reader reads the files that need no
+merge and have no deletion vector, in one `NativeScan` for each schema with which they were written. lakebed reads all
+other splits, which are distributed in packs.
 
 Invariants:
 - Both readers return the columns of the scan with the same names, types, nullability and values.
-- A plan is data: it holds no session, no store and no credential, and pickles. Files are rows of Arrow tables.
-- Imports no PySpark. A store is asked only when it is in a branch of a repository, for the addresses of its files.
+- A plan is data: it contains no session, store or credential, and can be pickled. Files are rows of Arrow tables.
+- Imports no PySpark. Only a store in a branch of a repository is read, for the addresses of its files.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MICROSECONDS: Final = 6
 """Digits of a second that Spark keeps."""
 
 _HADOOP_SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
-"""The schemes of URLs that Hadoop reads, with its own names."""
+"""The URL schemes that Hadoop can read, with Hadoop's names."""
 
 _LITERALS_MAX: Final = 1000
-"""Values of a filter that Spark takes; each costs calls into the JVM."""
+"""Most values in a filter for Spark. Each of them costs calls into the JVM."""
 
 FILES: Final = pa.schema(
     [
@@ -52,9 +52,9 @@ FILES: Final = pa.schema(
         pa.field("file_name", pa.string(), nullable=False),
     ]
 )
-"""One row a file for Spark's reader. `urls_of` makes its URL of `folder` and `name`, spelled as Hadoop spells paths:
-nothing is percent-encoded but what the object's own name holds. `file_name` is the name in the manifest. `modified_ms`
-is Unix time in milliseconds, 0 when unknown."""
+"""One row for each file for Spark's reader. `urls_of` makes its URL from `folder` and `name`, which are spelled like
+Hadoop's paths: they are percent-encoded only where the object's own name is. `file_name` is the name in the manifest.
+`modified_ms` is Unix time in milliseconds, 0 if unknown."""
 
 UNITS: Final = pa.schema(
     [
@@ -67,9 +67,9 @@ UNITS: Final = pa.schema(
         pa.field("pack", pa.binary()),
     ]
 )
-"""One row a file or a pack: a file has its `scan` (the position in `ReaderPlan.natives`) and columns of `FILES`, a pack
-its pickled `Pack`. Files come first, in the order of the scans. `folder` is null where it is that of the row before,
-`file_name` where it is `name`."""
+"""One row for each file or pack. A file has its `scan` (the position in `ReaderPlan.natives`) and the columns of
+`FILES`. A pack has its pickled `Pack`. Files come first, in the order of the scans. `folder` is null if it is the same
+as in the row before, `file_name` is null if it equals `name`."""
 
 Reaches = Callable[[str], bool]
 """Whether Spark has a file system for one of Hadoop's schemes (``file``, ``s3a``, ``gs``)."""
@@ -80,9 +80,9 @@ class FileColumn:
     """A column of a native scan."""
 
     field: DataField
-    """The column as the table has it."""
+    """The column in the table."""
     stored: DataField | None
-    """The column as the files have it, with the nullability of `field`; None: they lack it, and its values are null."""
+    """The column in the files, with the nullability of `field`; None: they lack it, and its values are null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class NativeScan:
     columns: tuple[FileColumn, ...]
     """`ReadPlan.decoded`: the columns of the result and of the predicate, in the table's order."""
     files: pa.Table
-    """`FILES`."""
+    """A table of `FILES`."""
 
     @property
     def is_current(self) -> bool:
@@ -107,10 +107,10 @@ class Pack:
 
     splits: tuple[Split, ...]
     entries: Mapping[str, Entry]
-    """Of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
+    """The entries of files of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
 
     def read(self, shipped: bytes, plan: ReadPlan, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read the rows in a task, from a store that was shipped to it, in the types of their `transfer_schema`."""
+        """Read the rows in a task, from a store that was shipped to the task, in the types of `transfer_schema`."""
         store = open_in_task(shipped, self.entries)
         for split in self.splits:
             for rows in read_split(store, split, plan=plan):
@@ -119,10 +119,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class ReaderPlan:
-    """What every reader reads of a scan. The rows of the scan are the union of them, in any order.
+    """What every reader reads of a scan. The rows of the scan are the union of their results, in any order.
 
-    The rows of a native scan still have to be filtered by `where` and cut to `fields`; those of packs are as
-    `read.read_split` returns them.
+    The rows of a native scan must still be filtered by `where` and projected to `fields`. The rows of packs are those
+    of `read.read_split`.
     """
 
     fields: tuple[DataField, ...]
@@ -132,7 +132,7 @@ class ReaderPlan:
     packs: tuple[Pack, ...]
 
     def to_arrow(self) -> pa.Table:
-        """The plan as `UNITS`, for a process that is not Python."""
+        """Return the plan as `UNITS`, for a process that is not Python."""
         tables = [_units(position, scan.files) for position, scan in enumerate(self.natives)]
         if self.packs:
             tables.append(packs_to_arrow(self.packs))
@@ -140,12 +140,12 @@ class ReaderPlan:
 
 
 def urls_of(files: pa.Table) -> pa.ChunkedArray:
-    """The URLs of `FILES`."""
+    """Return the URLs of `FILES`."""
     return pc.binary_join_element_wise(files.column("folder").cast(pa.string()), files.column("name"), "/")
 
 
 def _units(position: int, files: pa.Table) -> pa.Table:
-    """The files of a scan as rows of `UNITS`."""
+    """Return the files of a scan as rows of `UNITS`."""
     count = files.num_rows
     folder, name, file_name = (files.column(column).combine_chunks() for column in ("folder", "name", "file_name"))
     is_new = np.append(True, np.diff(folder.indices.to_numpy()) != 0)[:count]
@@ -165,7 +165,7 @@ def _units(position: int, files: pa.Table) -> pa.Table:
 
 
 def packs_to_arrow(packs: Sequence[object]) -> pa.Table:
-    """Packs of tasks, pickled, as rows of `UNITS`."""
+    """Return pickled packs of tasks as rows of `UNITS`."""
     pickled = pa.array([pickle.dumps(pack) for pack in packs], pa.binary())
     absent = [pa.nulls(len(packs), field.type) for field in UNITS][:-1]
     return pa.Table.from_arrays([*absent, pickled], schema=UNITS)
@@ -182,16 +182,17 @@ def plan_readers(
     """Choose the reader of each split.
 
     Args:
-        store: of the table.
-        splits, plan: of the scan.
+        store: the table's store.
+        splits, plan: those of the scan.
         reaches: None: lakebed reads everything.
-        task_count_min: how many tasks run at once; lakebed's splits are dealt to at least as many, if there are enough.
+        task_count_min: number of tasks that run at once. lakebed's splits are distributed over at least as many, if
+            there are enough splits.
 
     Raises `NotFound`: a file is gone from a branch. Cost: columns of all files, then Python steps for each split; in a
     branch also that of `EntryStore.entries`.
     """
     is_wanted = reaches is not None and (plan.where is None or (is_small(plan.where) and has_known_days(plan.where)))
-    # In a branch, files and packs are resolved together: one look at the branch, one moment.
+    # In a branch, files and packs are resolved together, as of one moment of the branch.
     (entries,) = locate(store, [splits], files=split_files)
     root = _native_root(store, reaches) if reaches is not None and is_wanted else None
     natives: list[NativeScan] = []
@@ -218,13 +219,13 @@ def _literal_count(bound: Predicate) -> int:
 
 
 _KNOWN_DAYS: Final = (-25_202, 2_932_896)
-"""1901 to 9999, as days since 1970. Before, Spark's own reader takes some days for others (`filters.FIRST_KEPT_YEAR`);
-beyond, Python has no constant for a filter of Spark."""
+"""1901 to 9999, as days since 1970. Spark's own reader shifts some earlier days (`filters.FIRST_KEPT_YEAR`). For later
+days Python has no constant that fits a filter of Spark."""
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def has_known_days(bound: Predicate) -> bool:
-    """Whether all dates and times in a bound predicate mean the same in a filter of Spark."""
+    """Whether all dates and times in a bound predicate have the same meaning in a filter of Spark."""
     if isinstance(bound, And | Or):
         return all(map(has_known_days, bound.parts))
     if isinstance(bound, Not):
@@ -251,7 +252,7 @@ def _entries_of(splits: Iterable[Split], entries: Mapping[str, Entry]) -> dict[s
 
 
 def _native_root(store: ObjectStore, reaches: Reaches) -> str | None:
-    """The URL of the folder of a store's objects for Spark's own reader; None where it cannot reach them."""
+    """Return the folder of a store's objects as a URL for Spark's own reader; None if it cannot read them."""
     url = hadoop_url((store.inside_url() if isinstance(store, EntryStore) else store.root_url) or "")
     return url if url is not None and reaches(url.partition("://")[0]) else None
 
@@ -266,7 +267,7 @@ def hadoop_url(url: str) -> str | None:
 def _native_scans(
     splits: Sequence[Split], plan: ReadPlan, *, root: str, addresses: Mapping[str, str] | None
 ) -> tuple[list[NativeScan], list[Split]]:
-    """The scans of Spark's reader, and the other splits.
+    """Return the scans of Spark's reader, and the other splits.
 
     Args:
         addresses: in a branch of a repository: the address of each path's object; None: the path itself.
@@ -281,7 +282,7 @@ def _native_scans(
     is_far, folders, names = _places(alone, groups, files.column("file_name"), root=root, addresses=addresses)
     is_outside = pc.or_(pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""), is_far)
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
-    # A file of another writer may lack partition columns, which Spark's reader would return as nulls.
+    # A file of another writer may lack partition columns, for which Spark's reader would return nulls.
     is_partial = _lacks(files.column("write_cols"), plan.schema.partition_keys)
     refused = np.zeros(len(alone), np.bool_)
     refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
@@ -316,15 +317,17 @@ def _places(
     root: str,
     addresses: Mapping[str, str] | None,
 ) -> tuple[pa.Array, pa.DictionaryArray, pa.ChunkedArray | pa.Array]:
-    """Whether each file is outside of the table's store, where Hadoop may need other credentials; its folder and name.
+    """Return for each file whether it is outside of the table's store, its folder and its name.
+
+    For files outside of the store, Hadoop may need other credentials.
 
     Args:
         groups: the position of each file's split.
-        addresses: as of `_native_scans`.
+        addresses: as in `_native_scans`.
     """
     positions = pa.array(groups)
     if addresses is None:
-        # Joined once for each split: a plan may have many files, and few folders.
+        # Computed once for each split, because a plan may have many files and few folders.
         is_far = pa.array(["://" in split.folder for split in splits], pa.bool_())
         folders = pa.array([f"{root}/{split.folder}" for split in splits], pa.string()).dictionary_encode()
         return is_far.take(positions), folders.take(positions), names
@@ -337,7 +340,7 @@ def _places(
 
 
 def _lacks(write_cols: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which files lack one of some columns, by the columns that their entries name."""
+    """Return which files lack one of some columns, by the columns that their entries name."""
     lacks = np.zeros(len(write_cols), np.bool_)
     if names and write_cols.null_count < len(write_cols):
         for row in np.flatnonzero(pc.is_valid(write_cols).to_numpy()):
@@ -360,7 +363,7 @@ def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:
 
 
 def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
-    """Whether Spark's reader and casts return these columns exactly as lakebed's own reader does."""
+    """Whether Spark's reader and casts return exactly the same columns as lakebed's own reader."""
     in_file = {field.id: field for field in written_with.fields}
     for field in wanted:
         file_field = in_file.get(field.id)
@@ -369,14 +372,14 @@ def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> b
         if not (is_native(field) and is_native(file_field)):
             return False
         if parse_type(field.type).is_nested and field.type != file_field.type:
-            return False  # fields inside it were renamed or added, which Spark matches by name
+            return False  # inner fields were renamed or added, and Spark matches these by name
     return True
 
 
 def is_native(field: DataField) -> bool:
-    """Whether Spark's own Parquet reader reads a data file's column of that type as the table means it.
+    """Whether Spark's own Parquet reader reads a data file's column of this type with the table's meaning.
 
-    Not so: times of day (its reader refuses them) and nanoseconds (the same).
+    It does not for times of day and for nanoseconds, both of which it refuses.
     """
     return _is_native(parse_type(field.type))
 

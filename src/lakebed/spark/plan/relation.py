@@ -1,8 +1,8 @@
-"""Spark's own vectorised Parquet reader over exactly the files a manifest names.
+"""Spark's own vectorised Parquet reader for exactly the files that a manifest names.
 
-Owns: how a list of (URL, size) becomes a DataFrame without a request to the store. Spark would request the status of
-each file. The manifest has these statuses, so this module puts them into Spark's cache of statuses. So planning costs
-no listing and no HEAD for each file. Because nothing is listed, folders named ``dt=2013-01-01`` add no columns, and
+Owns: making a DataFrame of a list of (URL, size) without a request to the store. Spark would request the status of each
+file. The manifest has the statuses, so this module puts them into Spark's cache of statuses. So planning costs no
+listing and no HEAD for each file. Because nothing is listed, folders named ``dt=2013-01-01`` add no columns, and
 columns keep their nullability.
 
 Uses Spark's internal classes through the gateway of a classic session. A Spark Connect session has no gateway; see
@@ -22,19 +22,19 @@ from pyspark.sql.types import StructType
 from lakebed.spark.plan.plan import urls_of
 
 _BLOCK_BYTES = 128 << 20
-"""The block size in a file status; Spark uses it only to place tasks on HDFS nodes, which are not looked up."""
+"""The block size in a file status. Spark uses it only to place tasks on HDFS nodes, which are not looked up."""
 
 
 def is_available(spark: SparkSession) -> bool:
-    """Whether the session has a JVM in this process's reach: it is a classic session, not Spark Connect."""
+    """Whether this process can call the session's JVM: it is a classic session, not Spark Connect."""
     return getattr(spark, "_jvm", None) is not None
 
 
 def reaches(spark: SparkSession, scheme: str) -> bool:
     """Whether Spark's own reader has a file system for one of Hadoop's schemes.
 
-    Local folders always have one, ``s3a`` and ``gs`` when Hadoop's connector is on the class path; it uses the
-    credentials of Hadoop's configuration.
+    It always has one for local folders. It has one for ``s3a`` and ``gs`` if Hadoop's connector is on the class path,
+    which uses the credentials of Hadoop's configuration.
     """
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
@@ -46,14 +46,15 @@ def reaches(spark: SparkSession, scheme: str) -> bool:
 
 
 def exact_files(spark: SparkSession, files: pa.Table, *, schema: StructType) -> DataFrame:
-    """A DataFrame over these files and no others.
+    """Return a DataFrame of exactly these files.
 
     Args:
         spark: a session for which `is_available`.
-        files: `plan.FILES`, written once and never changed; at least one. Spark's ``_metadata`` shows their times.
+        files: a table of `plan.FILES`, at least one. The files must never change. Spark's ``_metadata`` shows their
+            times.
         schema: the columns to read, by their names in the files; columns that a file lacks are null.
 
-    Cost: no request; about 0.3 ms a file, on the driver.
+    Cost: no request; about 0.3 ms for each file, on the driver.
     """
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession

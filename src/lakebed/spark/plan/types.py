@@ -29,7 +29,7 @@ from lakebed.table.model.model import DataField
 from lakebed.table.model.types import COMMENT_KEY, Type, parse_type
 
 COMMENT: Final = "comment"
-"""Key of the metadata in which Spark keeps a column's comment."""
+"""Key in a column's metadata for Spark's comment."""
 
 _PLAIN: dict[str, spark.DataType] = {
     "BOOLEAN": spark.BooleanType(),
@@ -53,9 +53,9 @@ _PLAIN: dict[str, spark.DataType] = {
 
 
 def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
-    """The schema of a DataFrame over these columns.
+    """Return the schema of a DataFrame with these columns.
 
-    Raises `InvalidRequest`: a column whose type this Spark does not have.
+    Raises `InvalidRequest`: this Spark does not have the type of a column.
     """
     return spark.StructType(
         [
@@ -71,13 +71,13 @@ def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
 
 
 def without_comments(schema: spark.StructType) -> spark.StructType:
-    """The columns of a schema without their metadata, to compare names and types."""
+    """Return the columns of a schema without their metadata, to compare names and types."""
     return spark.StructType([spark.StructField(field.name, field.dataType, field.nullable) for field in schema])
 
 
 @lru_cache(maxsize=256)
 def spark_json(fields: tuple[DataField, ...]) -> str:
-    """`spark_schema` as Spark's JSON."""
+    """Return `spark_schema` as Spark's JSON."""
     return spark_schema(fields).json()
 
 
@@ -95,7 +95,7 @@ def _spark_of(field: DataField) -> spark.DataType:
 
 
 def _spark_type(parsed: Type) -> spark.DataType | None:
-    """None where Spark has no such type, at any depth."""
+    """Return Spark's type; None if Spark does not have it, at any depth."""
     if parsed.root in _PLAIN:
         return _PLAIN[parsed.root]
     if parsed.root == "DECIMAL":

@@ -15,11 +15,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PINNED: Final = "lakebed.snapshot"
-"""The snapshot that was the newest when a DataFrame was made; 0: there was none."""
+"""The newest snapshot at the time when a DataFrame was made; 0: there was none."""
 
 
 def without_frames(method: Callable[P, T]) -> Callable[P, T]:
-    """Let an error of lakebed leave a method without the frames below: Spark shows the whole traceback to the user."""
+    """Let an error of lakebed leave a method without the frames below: Spark shows the user the whole traceback."""
 
     @wraps(method)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,7 +38,7 @@ def open_table(options: Mapping[str, str]) -> Table:
 
 
 def check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -> None:
-    """Raise `InvalidRequest` for an option that is not known."""
+    """Check the names of options. Raises `InvalidRequest` for an unknown one."""
     for name in options:
         if name.lower() not in known and name != PINNED:
             raise InvalidRequest(
@@ -47,7 +47,7 @@ def check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return a number, at least 1. Raises `InvalidRequest`."""
+    """Return a number >= 1. Raises `InvalidRequest`."""
     text = options.get(name)
     if text is None:
         return default

@@ -1,7 +1,7 @@
-"""The commits of a stream's batches: who commits, and once.
+"""The commits of a stream's batches: each is made once, by the stream's user.
 
 Owns: `commit_batch` and `user_of`. Invariants: a batch is committed under its query and its number, which the snapshot
-holds, so it is committed once, however often Spark runs it. A batch that changes nothing commits nothing.
+contains. So it is committed once, however often Spark runs it. A batch without changes commits nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.table import Table
 
 APPLICATION: Final = "txn-app-id"
-"""The option of a sink that names who commits, instead of the query's checkpoint."""
+"""The option of a sink that names the commit user, instead of the query's checkpoint."""
 CHECKPOINT: Final = "checkpointLocation"
 
 _STORES: Final = {"s3": "s3", "s3a": "s3", "gs": "gs"}
-"""Schemes of Hadoop, and those of lakebed's stores."""
+"""Schemes of Hadoop, with those of lakebed's stores."""
 
 
 def commit_batch(
     table: Table, changes: Sequence[BucketChange], *, user: str, batch_id: int, overwrite: Overwrite | None = None
 ) -> Snapshot | None:
-    """Commit a batch, unless it is committed already; its files are deleted then.
+    """Commit a batch. If it is already committed, delete its files instead.
 
-    Returns the snapshot that holds it; None: it changes nothing. Raises as `commit_changes`.
+    Returns the snapshot with the batch; None: the batch has no changes. Raises as `commit_changes`.
     """
     earlier = find_commit(table.context, user, batch_id)
     if earlier is not None:
@@ -48,9 +48,9 @@ def commit_batch(
 
 
 def user_of(options: Mapping[str, str]) -> str:
-    """Who commits the batches of a sink: the option, or the query that its checkpoint names.
+    """Return the commit user for the batches of a sink: from the option, or the query that its checkpoint names.
 
-    Raises `InvalidRequest`: neither is there.
+    Raises `InvalidRequest`: neither exists.
     """
     given = {name.lower(): value for name, value in options.items()}
     application = given.get(APPLICATION)
@@ -70,7 +70,7 @@ def user_of(options: Mapping[str, str]) -> str:
 
 
 def query_of_checkpoint(location: str) -> str | None:
-    """The id that Spark gave the query of a checkpoint; None: it cannot be read."""
+    """Return the id that Spark gave the query of a checkpoint; None: it cannot be read."""
     parts = urlsplit(location)
     try:
         if parts.scheme in _STORES:

@@ -25,7 +25,7 @@ OWN_OPTIONS: Final = ("mode", "changes", "removals", CONSUMER, *LIMITS.values())
 
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
-    """The settings of some options, whose names are in any case. Raises `InvalidRequest`: a value that none has."""
+    """Return the settings in options, whose names may have any case. Raises `InvalidRequest`: an invalid value."""
     given = {name.lower(): value for name, value in options.items()}
     mode = _one_of(given, "mode", get_args(Start))
     removals = _one_of(given, "removals", ("fail", "skip"))
@@ -54,14 +54,14 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
 
 
 def limits_of(options: Mapping[str, str]) -> Limits:
-    """The limits of a batch. Raises `InvalidRequest`: one that is not a number, at least 1."""
+    """Return the limits of a batch. Raises `InvalidRequest`: one of them is not a number >= 1."""
     given = {name.lower(): value for name, value in options.items()}
     limits = {limit: number(given, name.lower(), 0) or None for limit, name in LIMITS.items()}
     return Limits(files=limits["files"], rows=limits["rows"], bytes=limits["bytes"], snapshots=limits["snapshots"])
 
 
 def stream_columns(schema: TableSchema, settings: StreamSettings) -> tuple[str, ...]:
-    """The columns of a stream. Raises `InvalidRequest`: the table has a column with a name that changes need."""
+    """Return the columns of a stream. Raises `InvalidRequest`: the table has a column with a name that changes need."""
     names = tuple(field.name for field in schema.fields)
     if not settings.changes:
         return names
@@ -70,7 +70,7 @@ def stream_columns(schema: TableSchema, settings: StreamSettings) -> tuple[str, 
 
 
 def refuse_names(schema: TableSchema, *added: str) -> None:
-    """Refuse a table with columns of names that changes need."""
+    """Refuse a table with columns whose names changes need."""
     taken = [field.name for field in schema.fields if field.name in added]
     if taken:
         raise InvalidRequest(

@@ -18,7 +18,7 @@ from lakebed.table.changes.change_units import ROW_KIND_COLUMN
 from lakebed.table.table import Table
 
 _QUERY: str = "sql.streaming.queryId"
-"""Spark's name of the query that runs in a thread."""
+"""Spark's property with the query that runs in a thread."""
 _GONE: str = "__lakebed_gone"
 
 

@@ -39,10 +39,11 @@ def commit_changes(
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
 ) -> Snapshot:
-    """Commit a job once. A job that changes nothing and need not be remembered returns the newest snapshot.
+    """Commit a job once. If the job changes nothing and need not be remembered, return the newest snapshot.
 
     Raises:
-        Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; else as `rows.commit_changes`.
+        Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; otherwise as
+            `rows.commit_changes`.
     """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = table.latest()
@@ -58,9 +59,10 @@ def commit_changes(
 
 @contextmanager
 def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
-    """Delete the files of a job whose commit, in the block, is refused: nothing was committed.
+    """Run a commit, and delete the files of its job if the commit is refused, so that nothing was committed.
 
-    So it is where the table is gone. After another error that is open, and after `check_there` they are committed.
+    A commit is also refused if the table is gone. After any other error the outcome is open, and an error of
+    `check_there` comes after the commit. In both cases the files stay.
     """
     try:
         yield
@@ -72,13 +74,13 @@ def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
 
 
 def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
-    """Check that the files of a commit are in the branch, when the table is in one.
+    """Check that the files of a commit are in the branch, if the table is in one.
 
-    A reset, or a merge that took the whole table from the other side, removes entries that are staged and not yet
-    committed. Between the staging of a job's files and its commit, it leaves a snapshot whose files are gone.
+    A reset, or a merge that took the whole table from the other side, removes staged entries that are not yet
+    committed. If it happens between the staging of a job's files and its commit, it leaves a snapshot without files.
 
-    Raises `Conflict`: kind ``branch_moved``; `NotFound`: the branch is gone. Cost: that of `EntryStore.entries`; for
-    tables elsewhere none.
+    Raises `Conflict`: kind ``branch_moved``; `NotFound`: the branch is gone. Cost: that of `EntryStore.entries`; none
+    for tables that are not in a branch.
     """
     _look(table, lambda: paths_written(changes, schema=table.schema))
 
@@ -107,7 +109,7 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
     gone = set(paths) - set(table.store.entries(paths))
     newest = table.latest() if gone else None
     if gone and newest is not None:
-        # Files that another writer has compacted and expired since are rightly gone: nothing names them any more.
+        # Files that another writer has since compacted and expired are rightly gone: no version names them any longer.
         live = set(table.context.manifests.live_entries(newest).column("file_name").to_pylist())
         gone = {path for path in gone if path.rpartition("/")[2] in live}
     if gone:

@@ -1,14 +1,14 @@
-"""Files that Spark's own Parquet writer wrote in tasks of the JVM: which tables take them, and what they become.
+"""Files that Spark's own Parquet writer wrote in tasks of the JVM: which tables allow them, and how they are committed.
 
 Owns: `file_target` (what tasks need), and `changes_of_files` (from the footers that tasks returned to the changes of a
 commit). Imports no PySpark.
 
 Invariants:
-- The files are those that lakebed itself would have written, up to their encoding: names, folders, columns, field ids,
-  types and bounds. A table for which that cannot be is written by lakebed.
-- All that a manifest states of a file comes from its footer, by the rules of `lakebed.table.files.adopt`. The footer
-  also shows the file's partition, and the folder must be that of the partition.
-- A target holds no credential.
+- The files equal those that lakebed itself would have written, except for their encoding: names, folders, columns,
+  field ids, types and bounds. If this is not possible for a table, lakebed writes it.
+- Everything that a manifest states of a file comes from its footer, by the rules of `lakebed.table.files.adopt`. The
+  footer also shows the file's partition, and the folder must be that of the partition.
+- A target contains no credential.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from lakebed.table.write.write import BucketIndex
 from lakebed.table.write.write_settings import WriteSettings
 
 _CODECS: Final = {"zstd": "ZSTD", "snappy": "SNAPPY", "gzip": "GZIP", "lz4": "LZ4_RAW", "none": "UNCOMPRESSED"}
-"""Values of the option ``file.compression`` as parquet-mr names them; it has no brotli."""
+"""Values of the option ``file.compression`` with parquet-mr's names. It has no brotli."""
 _ROW_GROUP_BYTES: Final = 32 << 20
-"""Bytes of a row group before the last step of compression, without the option ``file.block-size``."""
+"""Bytes of a row group before the last step of compression, if the option ``file.block-size`` is not set."""
 _PLAIN: Final = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "DECIMAL", "CHAR", "VARCHAR", "STRING")
 _TIMES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ")
 _COLUMNS: Final = (*_PLAIN, *_TIMES, "FLOAT", "DOUBLE", "BINARY", "VARBINARY", "BYTES", "ARRAY", "MAP", "ROW")
-"""Types that Spark writes as lakebed does. It has no other unit than microseconds, no ``TIME`` in milliseconds, and
-other encodings of ``VARIANT``, ``MULTISET`` and ``BLOB``."""
+"""Types that Spark writes as lakebed does. Spark has only microseconds, no ``TIME`` in milliseconds, and other
+encodings of ``VARIANT``, ``MULTISET`` and ``BLOB``."""
 _FOLDERS: Final = (*_PLAIN, *_TIMES)
-"""Types of partition columns whose folders the jar names; those of FLOAT and DOUBLE depend on the version of Java."""
+"""Types of partition columns for which the jar names folders. Names for FLOAT and DOUBLE depend on Java's version."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that a task wrote.
 
     Attributes:
-        path: below the table's root.
-        bucket: whose rows it has.
+        path: relative to the table's root.
+        bucket: the bucket of its rows.
         size_bytes: its size.
         closed_ms: Unix time in milliseconds when it was finished.
         footer: its Parquet footer, as the format encodes it.
@@ -103,9 +103,10 @@ def native_scheme(store: ObjectStore, schema: TableSchema) -> str | None:
 
 
 def native_write(store: ObjectStore, schema: TableSchema) -> dict[str, Any] | None:
-    """Describe, for the plan of a write, how rows come to the tasks that write files; None: only lakebed writes them.
+    """Describe, for the plan of a write, how rows are distributed to the tasks that write files.
 
-    Returns `native_scheme` as ``scheme``, and of a table with fixed buckets ``bucket_count`` and ``bucket_keys``.
+    Returns `native_scheme` as ``scheme``, and for a table with fixed buckets also ``bucket_count`` and ``bucket_keys``.
+    None: only lakebed writes them.
     """
     scheme, settings = native_scheme(store, schema), WriteSettings.of(schema)
     if scheme is None:
@@ -125,10 +126,10 @@ def _is_writable(parsed: Type) -> bool:
 
 
 def file_target(store: ObjectStore, schema: TableSchema, *, spark_schema: str) -> dict[str, Any]:
-    """Describe the files of a table for the jar; the class ``FileTarget`` reads it.
+    """Describe the files of a table for the jar, whose class ``FileTarget`` reads the description.
 
     Args:
-        store, schema: for which `native_scheme` is not None.
+        store, schema: a pair for which `native_scheme` is not None.
         spark_schema: the columns as Spark's JSON.
     """
     settings, placement = WriteSettings.of(schema), Placement.of(schema)
@@ -158,7 +159,7 @@ def _row_group_bytes(files: FileSettings) -> int:
 
 
 def _has_no_dictionary(parsed: Type) -> bool:
-    """Whether Java's readers look up literals in a dictionary wrongly; see `lakebed.table.codec.file_encoding`."""
+    """Whether Java's readers look up literals incorrectly in a dictionary; see `lakebed.table.codec.file_encoding`."""
     if parsed.root == "DECIMAL":
         return (parsed.precision or 0) > DECIMAL_DIGITS_OF_INT64
     return parsed.root in ("FLOAT", "DOUBLE")
@@ -170,7 +171,7 @@ def _describe(field: DataField) -> dict[str, Any]:
 
 
 def _with_ids(spark_schema: str, schema: TableSchema) -> str:
-    """Add the ids of columns, and of members of ROW, where Spark's writer looks for them."""
+    """Add the ids of columns, and of members of ROW, in the places where Spark's writer expects them."""
     described = msgspec.json.decode(spark_schema)
     for member, field in zip(described["fields"], schema.fields, strict=True):
         member["metadata"] = {_FIELD_ID: field.id}
@@ -201,13 +202,13 @@ def take_over_files(
     starts_anew: bool,
     partition: Mapping[str, object],
 ) -> list[BucketChange]:
-    """`changes_of_files` with the state of a table; a file that cannot be committed is deleted with all others.
+    """As `changes_of_files`, with the state of a table. If a file cannot be committed, delete all files.
 
     Args:
-        starts_anew: the rows replace others, whose numbers and buckets do not matter.
+        starts_anew: the rows replace all others, whose numbers and buckets do not matter.
 
-    Raises `InvalidRequest` also when the tasks wrote into another store than the table's. Cost: with fixed buckets also
-    the manifests of the newest snapshot; in a bucket 1 HEAD.
+    Raises `InvalidRequest` also if the tasks wrote into another store than the table's. Cost: with fixed buckets also
+    the manifests of the newest snapshot; in an object store's bucket 1 HEAD.
     """
     _check_reached(table.store, files)
     schema = table.context.schemas.load(schema_id)
@@ -221,7 +222,7 @@ def take_over_files(
 
 
 def _check_reached(store: ObjectStore, files: Iterable[WrittenFile]) -> None:
-    """Check that the tasks wrote into this store: Hadoop has settings of its own for a bucket of the same name."""
+    """Check that the tasks wrote into this store: Hadoop has separate settings for a bucket of the same name."""
     place = hadoop_url(store.root_url) or ""
     first = next(iter(files), None)
     if first is None or place.startswith("file:"):
@@ -244,17 +245,17 @@ def changes_of_files(
     """Make the changes of a commit from the files of all tasks.
 
     Args:
-        files: of the attempts that Spark accepted.
-        schema: that they were written with.
+        files: the files of the attempts that Spark accepted.
+        schema: the schema with which they were written.
         index: with fixed buckets: where the numbers of each bucket continue.
-        partition: of a static overwrite: every file must be in it.
+        partition: for a static overwrite: every file must be in it.
 
     Raises:
         InvalidRequest: rows outside of `partition`, in a partition that has no folder, or for another number of
             buckets than the partition has. The files are not deleted.
-        InternalError: a file is not what its table needs.
+        InternalError: a file does not fit its table.
 
-    Cost: CPU time of 0.5 ms a file of 5 columns, 1.3 ms of 20: bounds are taken column by column.
+    Cost: CPU time of 0.5 ms for a file of 5 columns, 1.3 ms for 20: bounds are computed column by column.
     """
     settings, placement = WriteSettings.of(schema), Placement.of(schema)
     files_by_bucket: dict[tuple[bytes, int], list[DataFile]] = {}
@@ -309,7 +310,7 @@ def _check_inside(values: bytes, schema: TableSchema, partition: Mapping[str, ob
 
 
 def null_value(column: str, schema: TableSchema) -> InvalidRequest:
-    """Return the error for rows with a null where the table has none."""
+    """Return the error for rows with a null in a NOT NULL column of the table."""
     field = schema.field_by_name(column)
     kind = "" if field is None else f"{field.type} "
     return InvalidRequest(

@@ -1,10 +1,11 @@
 """Work in Spark's tasks: what is shipped to them, and what they return.
 
-Owns: how units of work reach their tasks (`deal`), and how the changes of tasks reach the driver (`collect_changes`,
-`changes_of_units`). For a store in a branch, tasks get access to the bytes and not to the branch: the driver resolves
-what they read (`shipping.locate`) and stages what they upload, in one change. Invariants: an error of a task that a
-retry would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of
-attempts that Spark accepted are staged.
+Owns: how units of work get to their tasks (`deal`), and how the changes of tasks get to the driver (`collect_changes`,
+`changes_of_units`). For a store in a branch, tasks can access the bytes and not the branch. The driver resolves what
+they read (`shipping.locate`), and stages what they upload, in one change.
+
+Invariants: an error of a task that a retry would repeat is returned as the same `LakebedError`; Spark retries after
+every other error. Only uploads of attempts that Spark accepted are staged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Batches = Iterator[pa.RecordBatch]
 _RESULT = "result binary"
 
 _STAGE_TRIES_MAX: Final = 3
-"""How often uploads are staged when the reply is lost."""
+"""How often uploads are staged if replies are lost."""
 
 LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 """Errors of a task that a retry would repeat."""
@@ -38,7 +39,7 @@ LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 def deal(
     spark: SparkSession, packs: Sequence[Sequence[Unit]], function: Callable[[Iterator[Unit]], Batches]
 ) -> tuple[DataFrame, Callable[[Batches], Batches]]:
-    """Return a DataFrame with one task a pack, and the function for its `mapInArrow` that gives each task its units."""
+    """Return a DataFrame with one task for each pack, and the function for its `mapInArrow` that passes the units."""
     pickled = [pickle.dumps(list(pack)) for pack in packs]
 
     def lakebed_task(batches: Batches) -> Batches:
@@ -49,7 +50,7 @@ def deal(
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks run at once; over Spark Connect, which does not say, how many a shuffle would have."""
+    """Return how many tasks run at once. Spark Connect does not report it; then return the tasks of a shuffle."""
     if is_available(spark):
         return int(spark.sparkContext.defaultParallelism)
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -98,13 +99,13 @@ def collect_changes(
     into: ObjectStore | None = None,
     discard: Callable[[list[BucketChange]], None] | None = None,
 ) -> list[BucketChange]:
-    """Run one task a partition of `frame`, each ending in `returning_changes`, and return the changes.
+    """Run one task for each partition of `frame`, each ending in `returning_changes`, and return the changes.
 
     Args:
-        into: the table's store: the uploads of tasks for a branch are staged there, in one atomic change, before the
+        into: the table's store. The uploads of tasks for a branch are staged there, in one atomic change, before the
             changes are returned. None: tasks do not write to a branch.
-        discard: deletes the files of the other tasks' changes when one returned an error. A job that Spark itself ends
-            leaves them to a collection: what its tasks wrote is not known here.
+        discard: deletes the files of the other tasks' changes if one task returned an error. If Spark itself ends a
+            job, a collection deletes them later, because the files of its tasks are not known here.
 
     Only the attempt that Spark accepted for a partition counts. Raises the first lasting error of a task.
     """
@@ -113,7 +114,7 @@ def collect_changes(
     def lakebed_task(batches: Batches) -> Batches:
         yield from function(batch.rename_columns(names) for batch in batches)
 
-    # PySpark takes the names of the columns for SQL, where a point or a backquote means something.
+    # PySpark parses names of columns as SQL, in which a point and a backquote have a meaning.
     placed = frame.toDF(*(f"c{position}" for position in range(len(names))))
     changes: list[BucketChange] = []
     uploads: list[tuple[str, Entry]] = []
@@ -126,7 +127,7 @@ def collect_changes(
             changes.extend(result.changes)
             uploads.extend(result.uploads)
     if error is not None:
-        if discard is not None and not uploads:  # uploads for a branch are not in it yet
+        if discard is not None and not uploads:  # uploads for a branch are not yet in it
             discard(changes)
         raise error
     if uploads:
@@ -136,7 +137,7 @@ def collect_changes(
 
 
 def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
-    """Stage uploads. Their paths are new and ours alone, so staging them again after a lost reply is harmless."""
+    """Stage uploads. No other writer uses their new paths, so staging again after a lost reply is harmless."""
     for tries_left in reversed(range(_STAGE_TRIES_MAX)):
         try:
             store.stage_entries(uploads)
@@ -163,9 +164,9 @@ def returning_changes(
     """End a task: yield its changes, or its lasting error, as the one row that the driver collects.
 
     Args:
-        work: does the task.
-        lasting: errors that are returned, and not retried.
-        store: that the task wrote to; uploads for a branch are returned with the changes.
+        work: runs the task.
+        lasting: errors that are returned and not retried.
+        store: the store that the task wrote to. Uploads for a branch are returned with the changes.
     """
     result: _Result | LakebedError
     try:

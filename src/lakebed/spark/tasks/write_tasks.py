@@ -1,7 +1,7 @@
-"""The tasks of a write: which task gets which row, and what it does with it.
+"""The tasks of a write: which task gets which row, and what it does with the row.
 
 Owns: `WriteTask` and `distribute`. Invariants: each bucket of a table with fixed buckets is written by exactly one
-task; with dynamic buckets one task places all rows of a key.
+task. With dynamic buckets one task places all rows of a key.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from lakebed.table.write.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write.write_settings import WriteSettings
 
 _BUFFER_BYTES_MAX = 96 << 20
-"""Arrow bytes a task holds before it writes: as many tasks as cores run at once, each taking about twice this."""
+"""Arrow bytes that a task collects before it writes. One task runs on each core, and takes about twice this."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Everything except the store that an executor needs to write its share. Picklable."""
+    """Everything except the store that an executor needs to write its share of the rows. Picklable."""
 
     schema: TableSchema
     settings: WriteSettings
     index: BucketIndex | None
-    """The state from which numbers continue; None: not needed."""
+    """The state from which row numbers continue; None: not needed."""
     starts_anew: bool = False
     deletes: str | None = None
     keys_only: bool = False
-    """The rows name keys to delete."""
+    """Whether the rows contain keys to delete."""
     partition: Mapping[str, object] = field(default_factory=dict)
-    """Of a static overwrite: the partition that every row must be in."""
+    """For a static overwrite: the partition in which every row must be."""
 
     def writer(self, store: ObjectStore, environment: Environment) -> TableWriter:
         """Return a writer for this share."""
@@ -62,7 +62,7 @@ class WriteTask:
         )
 
     def add(self, writer: TableWriter, rows: pa.Table | pa.RecordBatch) -> None:
-        """Pass rows to a writer: to be written, or as keys to delete."""
+        """Pass rows to a writer, which writes them or deletes their keys."""
         if self.partition:
             rows = inside_partition(as_table(rows), partition=self.partition, schema=self.schema)
         if self.keys_only:
@@ -107,7 +107,7 @@ def write_task(
 
     Args:
         deletes, keys_only, starts_anew, partition: as in `WriteTask`.
-        schema: of the files, where the commit changes it; None: the newest.
+        schema: the schema of the files, if the commit changes it; None: the newest.
 
     Cost: 1 LIST (schema); with fixed buckets also the manifests of the newest snapshot, unless all rows are replaced.
     """
@@ -135,7 +135,7 @@ def write_task(
 
 
 def distribute(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
-    """Shuffle rows so that each bucket is in one task; unchanged for tables that place rows anywhere."""
+    """Shuffle rows so that each bucket is in one task. For tables that place rows anywhere, return `df` unchanged."""
     settings, partition_keys = task.settings, task.schema.partition_keys
     if settings.bucket_count < 1 and settings.dynamic is None:
         return df
@@ -150,7 +150,7 @@ def distribute(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> Da
 def place_buckets(
     df: DataFrame, bucket: Column, *, partition_keys: Sequence[str], bucket_count: int
 ) -> tuple[DataFrame, int]:
-    """Bring the rows of each bucket of a partition into one task. Returns also how many tasks there are."""
+    """Bring the rows of each bucket of a partition into one task. Also return the number of tasks."""
     tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     task_count = tasks_max if partition_keys else min(bucket_count, tasks_max)
     number = bucket
@@ -180,7 +180,7 @@ def _bucket_function(fields: Sequence[DataField], settings: WriteSettings) -> Ca
         try:
             cast = [column.cast(target) for column, target in zip(columns, targets, strict=True)]
         except pa.ArrowInvalid:
-            # A value does not fit its column: the writer that gets the row reports it, in any task.
+            # A value does not fit its column. The writer that gets the row reports this, in any task.
             return pa.array([0] * len(columns[0]), pa.int32())
         return pa.array(bucket_of(cast, types, bucket_count=bucket_count, function=function), pa.int32())
 
