@@ -1,4 +1,4 @@
-"""Rows of input files that do not fit their schema: which line of which file, what is wrong with it, in one sentence.
+"""Rows of input files that do not fit their schema: the file, the line and the reason, in one sentence.
 
 Owns: `BadRow`, finding a record's line in a file (`find_lines`), and explaining why a record does not fit
 (`reason_of`). Spark's reader decides that a row is bad; this module only explains it. Starts nothing.
@@ -28,7 +28,7 @@ class BadRow:
 
     file: str
     line: int | None
-    """Counted from 1, where the record begins; None: the file is not on this machine, or has other line separators."""
+    """Line at which the record begins, from 1; None: the file is not local, or has other line separators."""
     text: str
     reason: str
     """Empty: not known."""
@@ -45,12 +45,12 @@ class BadRows:
     """The result of checking some files."""
 
     row_count: int
-    """All rows, the bad ones included."""
+    """Number of all rows, including the bad ones."""
     bad_count: int = 0
     first: tuple[BadRow, ...] = ()
 
     def sentence(self) -> str:
-        """Return how many rows are bad, and the first of them, for a message."""
+        """Return the number of bad rows and the first of them, for a message."""
         verb = "does" if self.bad_count == 1 else "do"
         shown = "; ".join(row.sentence() for row in self.first)
         more = f"; and {self.bad_count - len(self.first):,} more" if self.bad_count > len(self.first) else ""
@@ -64,11 +64,11 @@ def local_path(url: str) -> str | None:
 
 
 def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") -> list[int | None]:
-    """Return the line of each record, counted from 1; records of the same text are different lines, in order.
+    """Return the line of each record, from 1. Records with the same text are different lines, in order.
 
     Args:
         path: a local file, also gzip or bzip2.
-        records: whole lines without their ends; of several lines where the reader allows that.
+        records: whole lines without their ends, or several lines if the reader allows that.
 
     Cost: one pass over the file, until all are found.
     """
@@ -93,7 +93,7 @@ def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") ->
 def _open_lines(path: str, encoding: str) -> Iterator[TextIO]:
     encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
     openers: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-    # Spark ends a line where universal newlines do: at a line feed, a carriage return, or both.
+    # Spark ends a line where Python's universal newlines do: at a line feed, a carriage return, or both.
     opener = openers.get(Path(path).suffix.lower(), _open)
     with opener(path) as raw, io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline=None) as text:
         yield text

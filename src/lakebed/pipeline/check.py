@@ -1,8 +1,8 @@
 """Checks of a plan beyond its own text and its tables: columns, input files and SQL. Changes nothing.
 
 Owns: the checks of ``pipeline run --check`` that a run does not make before its first step (those are in `preflight`).
-Invariants: a check that fails here would fail when its step runs, for the same reason; what only a run can know
-(columns of a query, of files without a schema) is not checked.
+Invariants: if a check fails here, its step would fail for the same reason. What only a run can know (columns of a
+query, or of files without a schema) is not checked.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class CheckReport:
 
     plan: Plan
     sql_unchecked: str | None
-    """Why the SQL was not parsed, as a sentence; None: it was."""
+    """Why the SQL was not parsed, as a sentence; None: it was parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A table as far as its columns are known."""
+    """A table, as far as its columns are known."""
 
     fields: tuple[DataField, ...]
-    """Empty: the first rows written decide."""
+    """Empty: the first rows that are written determine the columns."""
     keys: tuple[str, ...]
 
 
@@ -108,7 +108,7 @@ def _check_fit(
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
     is_time = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
-    # A time with a zone is stored in UTC where the table's column has none.
+    # A time with a zone is stored in UTC if the table's column has no zone.
     return (is_time and source.tz is not None) or source == target or may_become(source, target)
 
 
@@ -157,7 +157,7 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
                 accepted[kind, text] = parse_result.tables
             names = known[step.ordinal]
             for name in sorted(accepted[kind, text]):
-                if name.lower() not in {other.lower() for other in names}:  # as Spark compares them
+                if name.lower() not in {other.lower() for other in names}:  # Spark ignores case
                     raise plan.location(step).error(
                         f"{what} reads '{name}': there is neither a table nor a view of this name in the lake, and "
                         f"`tables` declares none.{nearest(name, names)}"
@@ -166,7 +166,7 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
 
 
 def _names_by_step(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
-    """Return, by ordinal of a step, what its query may name: tables, and views of steps before it."""
+    """Return the names that a step's query may use, by ordinal: tables, and views of steps before it."""
     known = frozenset((*tables, *plan.tables))
     names: dict[int, frozenset[str]] = {}
     for step in plan.steps:
@@ -177,7 +177,7 @@ def _names_by_step(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[s
 
 
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:
-    """Yield step, name, kind and text of all SQL, with expressions in the form that Spark will get."""
+    """Yield step, name, kind and text of all SQL. Expressions have the form in which Spark will get them."""
     for step in plan.steps:
         for key in KINDS[step.kind].keys:
             value = step.settings.get(key.name)

@@ -1,7 +1,7 @@
-"""Collecting a report: from the run ledgers and the tables of a lake.
+"""Collect the facts of a report from the run ledgers and the tables of a lake.
 
-Owns: `collect`. Invariants: reads only; nothing is guessed: a version that has expired is known from the ledger, a
-living one from the table, and what neither knows is left out.
+Owns: `collect`. Invariants: reads only. No fact is guessed: an expired version is known from the ledger, and an
+existing one from the table. What neither knows is left out.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ReportOptions(TypedDict, total=False):
         title: the heading; empty or None: the names of the pipelines.
         run_id: only this run; None: every run of the lake.
         writing_run: the run that has this report as a step.
-        checks: what was verified outside of the lake; shown with the tags they are about, or in a list.
-        fingerprints: tags as they read now, by (table, tag), compared with the fingerprints taken when they were
+        checks: verifications from outside of the lake, shown with the tags that they are about, or in a list.
+        fingerprints: the current readings of tags, by (table, tag), compared with the fingerprints from when they were
             tagged. Missing ones are taken from the last report step that read them, with the time of that step.
     """
 
@@ -52,14 +52,14 @@ class ReportOptions(TypedDict, total=False):
 
 
 def collect(lake: Lake, *, environment: Environment, **options: Unpack[ReportOptions]) -> ReportFacts:
-    """Collect everything that a report says. Raises `NotFound` when there is no such run."""
+    """Collect all facts of a report. Raises `NotFound` if there is no such run."""
     run_id, checks = options.get("run_id"), options.get("checks", ())
     if run_id is None:
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
     else:
         ids = [run_id]
     runs = _runs([Ledger(lake.store, run_id=id, environment=environment) for id in ids], options.get("writing_run"))
-    # A step that was taken over is shown in the run that did it.
+    # A step that a run took over is shown in the run that did it.
     steps = [step for run in runs for step in run.steps if run_id is not None or not step.carried_from]
     read_again = {**read_fingerprints(steps), **(options.get("fingerprints") or {})}
     names = sorted({str(step.metrics["table"]) for step in steps if "table" in step.metrics})
@@ -88,7 +88,7 @@ def _title(runs: Sequence[RunFacts]) -> str:
 
 
 def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
-    """Return the runs in the order of their ledgers; incomplete ones with the run that continued them."""
+    """Return the runs in the order of their ledgers; incomplete runs with the run that continued them."""
     runs = []
     for ledger in ledgers:
         steps = tuple(ledger.records().values())
@@ -104,12 +104,12 @@ def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
 
 
 def _continues(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Ledger) -> bool:
-    """Return whether `later`, a run of the same pipeline, did the work of `run`, in a call after its last one."""
+    """Return whether `later`, a run of the same pipeline, did the work of `run` in a call after its last one."""
     before, after = ledger.run(), later_ledger.run()
     if before.pipeline != after.pipeline or not before.variables.items() <= after.variables.items():
         return False
     if not (before.is_of_definition and after.is_of_definition):
-        return False  # a run with an id that a person gave is never continued by another
+        return False  # a run whose id a user gave is never continued by another
     stopped = run.status.failed_step
     is_done = later.status.state == "complete"
     if later.is_writing and stopped is not None:
@@ -135,7 +135,7 @@ def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Sto
 
 
 def fingerprints_of_tags(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
-    """Return the fingerprints that tag steps recorded, by (table, tag); a later step wins."""
+    """Return the fingerprints that tag steps recorded, by (table, tag). Later steps take precedence."""
     return {
         (str(step.metrics["table"]), str(step.metrics["tag"])): Fingerprint(
             int(step.metrics["rows"]), str(step.metrics["checksum"]), step.started_ms
@@ -146,7 +146,7 @@ def fingerprints_of_tags(steps: Iterable[StepRecord]) -> dict[tuple[str, str], F
 
 
 def read_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
-    """Return the fingerprints that report steps read again, by (table, tag); a later step wins."""
+    """Return the fingerprints that report steps read again, by (table, tag). Later steps take precedence."""
     return {
         (str(tag["table"]), str(tag["tag"])): Fingerprint(int(tag["rows"]), str(tag["checksum"]), step.started_ms)
         for step in sorted(steps, key=_start_ms)
@@ -160,7 +160,7 @@ def _start_ms(step: StepRecord) -> int:
 
 
 def _last_reading(taken: Fingerprint | None, read: Fingerprint | None) -> Fingerprint | None:
-    """Return `read`, unless the tag was replaced since."""
+    """Return `read`, unless the tag was replaced after it."""
     if taken is None or read is None or read.read_ms is None or taken.read_ms is None:
         return read
     return read if read.read_ms >= taken.read_ms else None
@@ -217,7 +217,7 @@ def _table_facts(
 
 
 def _publishing_steps(steps: Sequence[StepRecord], table: str) -> dict[int, StepRecord]:
-    """Return the steps that published a table, by the snapshot of main; after a kill the one that found it there."""
+    """Return the steps that published a table, by the snapshot of main; after a crash the step that found it there."""
     return {
         int(entry["snapshot"]): step
         for step in steps
@@ -267,7 +267,7 @@ def _versions(
 
 
 def _find_undone(table: Table, alive: set[int]) -> set[int]:
-    """Return the ids between the target of a rollback and the rollback, as far as living snapshots show."""
+    """Return the ids between the target of a rollback and the rollback, as far as existing snapshots show."""
     undone: set[int] = set()
     for snapshot_id in alive:
         target = table.snapshot(snapshot_id).properties.get(ROLLED_BACK_TO)

@@ -1,16 +1,17 @@
 """Simple SQL conditions over Arrow rows, evaluated in this process with the result that Spark would give.
 
-Owns: which conditions count as simple. They have the grammar of a table's filters (`parse_predicate`), with more
-operands: columns on both sides, and for all rows together aggregates. They are evaluated as a table's filters are.
-Invariant: `all_hold` returns True or False only where the meaning in Spark SQL is unambiguous; everything else
-(functions, arithmetic, casts, comparisons of unlike types, an unknown column, text that is not SQL) is None, and the
-caller asks Spark. A test compares the results with Spark's.
+Owns: which conditions are simple. They have the grammar of a table's filters (`parse_predicate`), with more operands:
+columns on both sides, and aggregates over all rows. They are evaluated like a table's filters.
+
+Invariant: `all_hold` returns True or False only if the meaning in Spark SQL is unambiguous. For everything else
+(functions, arithmetic, casts, comparisons of different types, an unknown column, text that is not SQL) it returns None,
+and the caller uses Spark. A test compares the results with Spark's.
 
     value = column | whole number | 'text' | TRUE | FALSE
           | count(*) | count([DISTINCT] column, ...) | min(column) | max(column) | sum(column)   (overall only)
 
-Both sides of a comparison are whole numbers, or texts, or booleans. What means something else in Spark is not simple:
-names in double quotes or with a dot, texts with a quote or a backslash in them, spaces beyond ASCII.
+Both sides of a comparison are whole numbers, or texts, or booleans. Constructs with another meaning in Spark are not
+simple: names in double quotes or with a dot, texts with a quote or a backslash in them, spaces beyond ASCII.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lakebed.table.model.predicate_text import ConditionParser
 from lakebed.table.model.predicate_tree import Column, Compare, Comparison, Or, Predicate, columns_of
 
 _RESERVED = frozenset({"CASE", "EXISTS"})
-"""Names that begin something else in Spark."""
+"""Words that begin other constructs in Spark."""
 _TYPES = {int: pa.int64(), str: pa.string(), bool: pa.bool_()}
 _WHOLE_NUMBER_MAX = 2**63 - 1
 
@@ -39,7 +40,7 @@ def all_hold(rows: pa.Table, *, every_row: Iterable[str], overall: Iterable[str]
     NULL is not true.
 
     Returns:
-        None when Spark must evaluate one of the conditions.
+        None if Spark must evaluate one of the conditions.
     """
     try:
         results = [_Condition(rows, condition, aggregates=False).holds() for condition in every_row]
@@ -50,7 +51,7 @@ def all_hold(rows: pa.Table, *, every_row: Iterable[str], overall: Iterable[str]
 
 
 class _Condition(ConditionParser):
-    """Reads one condition. Its operands become columns of a table of their own: of one row, if they are aggregates."""
+    """Reads one condition. Its operands become columns of a new table, which has one row if they are aggregates."""
 
     def __init__(self, rows: pa.Table, text: str, *, aggregates: bool) -> None:
         super().__init__(text)
@@ -62,7 +63,7 @@ class _Condition(ConditionParser):
             raise self._refusal()
 
     def holds(self) -> bool:
-        """Return whether the condition is true for each row, or for the one of the aggregates."""
+        """Return whether the condition is true for each row, or for the single row of aggregates."""
         predicate = self.whole()
         row_count = 1 if self._aggregates else self._rows.num_rows
         columns = {"": pa.nulls(row_count)}
@@ -86,13 +87,13 @@ class _Condition(ConditionParser):
         return Column(str(len(self._operands) - 1))
 
     def operand(self) -> Column:
-        """Return a column of the operands."""
+        """Return a column of the table of operands."""
         token = self.ahead
         if token.kind == "word" and self.tokens[self.index + 1].text == "(":
             return self._column(self._aggregate())
-        value = super().operand()  # of a word that is no column: a text with its type before it
+        value = super().operand()  # for a word that is not a column: a text preceded by its type
         if isinstance(value, Column):
-            # An aggregate is over all rows; a bare column has no one value there.
+            # An aggregate is over all rows, for which a bare column does not have a single value.
             if self._aggregates:
                 raise self._refusal()
             return self._column(self._values(value.name))
@@ -101,7 +102,7 @@ class _Condition(ConditionParser):
         return self._column(pa.scalar(value, _TYPES[type(value)]))
 
     def compare(self, left: Column, op: Comparison) -> Predicate:
-        """Compare two columns of the operands, of one type; the result is one more."""
+        """Compare two columns of operands that have the same type. The result is a further column."""
         right = self.operand()
         first, second = self._operands[int(left.name)], self._operands[int(right.name)]
         if first.type != second.type or (pa.types.is_boolean(first.type) and op not in ("=", "<>")):
@@ -109,7 +110,7 @@ class _Condition(ConditionParser):
         return Compare(self._column(getattr(pc, ARROW_COMPARISON[op])(first, second)).name, "=", True)
 
     def members(self, left: Column) -> Predicate:
-        """Whether a column is one of the operands before the next parenthesis."""
+        """Return whether a column equals one of the operands before the next parenthesis."""
         parts = [self.compare(left, "=")]
         while self.accept(","):
             parts.append(self.compare(left, "="))
@@ -118,7 +119,8 @@ class _Condition(ConditionParser):
     # ---- columns of the rows
 
     def _values(self, name: str) -> pa.ChunkedArray:
-        # Spark may or may not look at the case of names; a name written as the column's own is the same to both.
+        # Spark may or may not ignore the case of names. A name in the column's own spelling has one meaning in both
+        # cases.
         if self._rows.column_names.count(name) != 1:
             raise self._refusal()
         column = self._rows.column(name)
@@ -166,7 +168,7 @@ def _count(columns: Sequence[pa.ChunkedArray], *, distinct: bool) -> pa.Scalar:
 
 
 def _sum(column: pa.ChunkedArray) -> pa.Scalar | None:
-    """Return a sum of whole numbers; None: it may overflow, which Spark refuses."""
+    """Return a sum of whole numbers; None: it may overflow, for which Spark raises an error."""
     if not pa.types.is_int64(column.type):
         return None
     bounds = pc.min_max(column)

@@ -1,9 +1,13 @@
-"""Everything that steps ask of Spark: read files and tables, run SQL over views, check rows, write tables, compact.
+"""The operations of steps that may need Spark: read files and tables, run SQL over views, check rows, write, compact.
 
 Owns: every use of Spark in a pipeline, the choice between Spark and this process, and the translation of Spark's errors
-into one sentence with the step's line. Invariant: where this process does the work (few rows of a plain kind: see
-`plain` and `conditions`), the result equals Spark's. This is the only module of the pipeline that loads PySpark. It is
-loaded when a step first needs it; the session starts when Spark is first used.
+into one sentence with the step's line.
+
+Invariant: if this process does the work (few rows of a plain kind: see `plain` and `conditions`), the result equals
+Spark's.
+
+This is the only module of the pipeline that loads PySpark. It is loaded when a step first needs it. The session starts
+when Spark is first used.
 """
 
 from __future__ import annotations
@@ -40,10 +44,10 @@ from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
 _READER_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    # A row that does not fit its schema, or a column of another name, must stop the load, not become nulls. A reader
-    # that leaves out unused columns does not see that a row has too few or too many.
-    # A quote inside a quoted value is doubled (RFC 4180), as spreadsheets and databases write it; Spark's own default,
-    # a backslash before it, reads such a value wrong and without an error.
+    # A row that does not fit its schema, or a column with another name, must stop the load instead of becoming nulls. A
+    # reader that leaves out unused columns does not notice that a row has too few or too many values.
+    # A quote inside a quoted value is doubled (RFC 4180), as spreadsheets and databases write it. Spark's default, a
+    # backslash before the quote, reads such a value incorrectly and without an error.
     "csv": {"header": "true", "escape": '"', "mode": "FAILFAST", "enforceSchema": "false", "columnPruning": "false"},
     "json": {"mode": "FAILFAST"},
     "parquet": {},
@@ -53,14 +57,14 @@ _SAMPLE_ROWS = 3
 
 
 _PLAIN_TIMES: Mapping[str, str] = {
-    # What dates and times in texts mean depends on these.
+    # These determine the meaning of dates and times in texts.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
 }
 
 _DRIVER_BYTES_MAX = 32 << 20
-"""Encoded bytes that a compaction rewrites in this process; above it the executors do."""
+"""Most encoded bytes that a compaction rewrites in this process. Above this the executors do it."""
 
 
 class Engine:
@@ -101,7 +105,7 @@ class Engine:
         return None if rows is None else LocalRows(rows)
 
     def read_files(self, paths: Sequence[str], reading: FileReading) -> DataFrame:
-        """Read files by Spark."""
+        """Read files with Spark."""
         with _sentences(reading.location):
             options = {**_READER_OPTIONS[reading.file_format], **reading.options}
             reader = self._spark.read.format(reading.file_format).options(**options)
@@ -115,10 +119,10 @@ class Engine:
         Args:
             names: paths with the names that messages show.
 
-        Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
+        Cost: one job; if there are bad rows, a second one for the first of them, and a pass over their files here.
         """
         mark, frame = self._read_with_mark([*names], reading)
-        # Every column is counted, since Spark checks only the values that it is asked for.
+        # Count every column, because Spark checks only the values that a query uses.
         counts = [functions.count(exact_column(name)) for name in (mark, *reading.columns)]
         with _sentences(reading.location):
             row_count, bad_count = frame.select(functions.count(functions.lit(1)), *counts).collect()[0][:2]
@@ -130,9 +134,9 @@ class Engine:
         return BadRows(row_count, bad_count, _explain_rows(first, mark, names, reading))
 
     def without_bad_rows(self, names: Mapping[str, str], reading: FileReading) -> DataFrame:
-        """Return the rows that fit, read once and kept by the executors.
+        """Return the rows that fit. They are read once, and the executors keep them.
 
-        They are kept because Spark would decide anew, for each use of the rows, by the columns of that use alone.
+        They are kept because Spark would otherwise decide again in each use, by the columns of that use alone.
         """
         mark, frame = self._read_with_mark([*names], reading)
         with _sentences(reading.location):
@@ -150,7 +154,7 @@ class Engine:
         return mark, self.read_files(paths, marked)
 
     def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
-        """Return path, bytes and time of change (Unix ms) of the files that a URL names, also in folders, sorted."""
+        """Return path, bytes and time of change (Unix ms) of the files that a URL names, also in folders; sorted."""
         session: Any = self._spark
         path = session._jvm.org.apache.hadoop.fs.Path(pattern)
         system = path.getFileSystem(session._jsc.hadoopConfiguration())
@@ -163,7 +167,7 @@ class Engine:
         return sorted(facts)
 
     def infer_schema(self, paths: Sequence[str], reading: FileReading) -> dict[str, str]:
-        """Infer columns with Spark SQL types, by a pass over the files."""
+        """Infer columns with Spark SQL types, in a pass over the files."""
         inferring = {"inferSchema": "true"} if reading.file_format == "csv" else {}
         frame = self.read_files(paths, replace(reading, options={**inferring, **reading.options}))
         return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
@@ -198,13 +202,13 @@ class Engine:
     # ---- checking
 
     def count_when_held(self, rows: Rows, *, every_row: Sequence[str], overall: Sequence[str]) -> int | None:
-        """Return the number of rows, when this process finds that every condition holds; None: use `one_row`."""
+        """Return the number of rows if this process finds that every condition holds; None: use `one_row`."""
         if isinstance(rows, LocalRows) and all_hold(rows.arrow, every_row=every_row, overall=overall):
             return int(rows.arrow.num_rows)
         return None
 
     def check_predicate(self, rows: Rows, predicate: str, what: str, *, location: SourceLocation) -> None:
-        """Refuse SQL that does not fit the rows; starts no job."""
+        """Check that SQL fits the rows. Starts no job."""
         with _sentences(location, what):
             self.frame(rows).selectExpr(f"coalesce(({predicate}), false)")
 
@@ -212,7 +216,7 @@ class Engine:
         """Compute aggregates over all rows, in one job."""
         frame = self.frame(rows)
         with _sentences(location):
-            # Few rows are one task, which needs no second stage to combine results.
+            # Few rows are one task, so no second stage is needed to combine results.
             frame = frame.coalesce(1) if isinstance(rows, LocalRows) else frame
             return tuple(frame.selectExpr(*expressions).collect()[0])
 
@@ -274,7 +278,7 @@ class Engine:
             return merge(self.frame(rows), table, deletes=deletes, **identity)
 
     def compact(self, table: Table, *, full: bool) -> Snapshot | None:
-        """Rewrite small files, one task a bucket. None: there was nothing to do."""
+        """Rewrite small files, with one task for each bucket. None: there was nothing to do."""
         planned = current_tasks(table.context, full=full)
         if sum(task.input_bytes for task in planned) <= _DRIVER_BYTES_MAX:
             snapshot = table.compact(full=full).snapshot
@@ -318,7 +322,7 @@ _WORDS_MAX = 400
 @contextmanager
 def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
     """Translate an error of Spark into one sentence with the step's line and the first line of Spark's message."""
-    loggers = query_loggers()  # here the error becomes a sentence
+    loggers = query_loggers()  # silenced, because the error becomes a sentence here
     were_disabled = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
@@ -341,9 +345,9 @@ def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
 
 
 def _causes(java_exception: Any) -> tuple[str, bool]:
-    """Return the two innermost messages of a failed job, and whether rows, files or SQL were at fault, not the cluster.
+    """Return the two innermost messages of a failed job, and whether rows, files or SQL caused it, and not the cluster.
 
-    Spark's errors about those begin with a condition (``[MALFORMED_RECORD_IN_PARSING...]``).
+    Spark's errors about rows, files and SQL begin with a condition (``[MALFORMED_RECORD_IN_PARSING...]``).
     """
     messages: list[str] = []
     cause = java_exception

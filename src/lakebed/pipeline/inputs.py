@@ -1,9 +1,11 @@
-"""The identity of an increment: it recognises the same increment under another name, run or pipeline.
+"""The identity of an increment: it recognises the same increment under another name, in another run or pipeline.
 
 Owns: `Inputs`. The identity of an increment is the content of its input files (SHA-256 of their bytes, whatever their
 names), with the SQL that selects from them (`where`, `query`, `version`, `select`). An increment without files is
-identified by the snapshots of the tables it reads. Invariants: a call reads each file once, in pieces; a missing file
-has no identity; for a URL, `Inputs.of` uses sizes and times that Spark reports.
+identified by the snapshots of the tables that it reads.
+
+Invariants: a call reads each file once, in pieces. A missing file has no identity. For a URL, `Inputs.of` uses sizes
+and times that Spark reports.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Inputs:
     """Identities of increments. Caches the digests of files for one call.
 
     Args:
-        remote: path, size and time of change of the files that a URL names, sorted; None: such increments are unknown.
+        remote: returns path, size and time of change of the files that a URL names, sorted; None: such increments have
+            no identity.
     """
 
     def __init__(self, remote: Callable[[str], list[tuple[str, int, int]]] | None = None) -> None:
@@ -53,7 +56,10 @@ class Inputs:
         return digest(["files", words, sorted(contents, key=digest)])
 
     def was_touched(self, identity: StepIdentity, since_ms: int) -> bool:
-        """Return whether a local file of a step's views was written since. Reads no file: its bytes may be the same."""
+        """Return whether a local file of a step's views was written since.
+
+        Reads no file: its bytes may be unchanged.
+        """
         return any(
             file.stat().st_ctime_ns > since_ms * 1_000_000 for view in identity.views for file in _find_files(view)
         )

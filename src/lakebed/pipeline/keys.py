@@ -45,14 +45,14 @@ class Key:
     default: Any = None
     choices: tuple[str, ...] = ()
     is_later: bool = False
-    """The key is newer than the kind of step: at its default it is not part of a step's fingerprint, so that the runs
-    of older releases stay the same runs."""
+    """Whether the key is newer than its kind of step. At its default it is not part of a step's fingerprint, so that
+    runs of older releases keep their identity."""
     only_with: str = ""
     """The key of the pipeline without which this one has no meaning; empty: none."""
 
 
 def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
-    """Say how many rows a step counted, and which snapshot it committed."""
+    """Return how many rows a step counted, and which snapshot it committed, for the console."""
     words = [format_count(metrics["rows"], "row")] if "rows" in metrics else []
     if metrics.get("rows_dropped"):
         words.append(f"{format_count(metrics['rows_dropped'], 'bad row')} dropped")
@@ -63,7 +63,7 @@ def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """Everything that the rest of the pipeline knows about one kind of step: its keys, how it runs, what it changes.
+    """The declaration of one kind of step: its keys, how it runs, what it changes.
 
     Each module in `steps` defines one, called ``KIND``.
     """
@@ -75,30 +75,30 @@ class StepKind:
     run: Callable[[PlannedStep, RunContext], dict[str, Any]]
     """Runs the step and returns its metrics. Must be safe to call again after a crash at any point."""
     check: Callable[[Mapping[str, Any]], str | None] = lambda settings: None
-    """A sentence when typed settings contradict each other, else None."""
+    """Returns a sentence if typed settings contradict each other, otherwise None."""
     recall: Callable[[PlannedStep, RunContext], None] = lambda step, context: None
-    """Called instead of `run` for a step that the ledger has: restores what later steps of this process need."""
+    """Called instead of `run` for a step that is in the ledger. Restores what later steps of this process need."""
     describe: Callable[[Mapping[str, Any]], list[str]] = _describe_rows
     """Metrics -> what the step did, in a few words for the console."""
     writes: str | None = None
-    """The key that names the table whose rows the step changes; where its value is None, the step changes no table."""
+    """The key with the table whose rows the step changes. If its value is None, the step changes no table."""
     rewrites: str | None = None
-    """The key that names the table whose files the step rewrites without changing its rows."""
+    """The key with the table whose files the step rewrites without changing its rows."""
     creates_names: bool = False
-    """It creates or moves tags. Such a step, and one that changes rows, never runs again without consent."""
+    """Whether it creates or moves tags. Such a step, and one that changes rows, never runs again without consent."""
     reads_files: bool = False
-    """It reads the input files of its key ``from``."""
+    """Whether it reads the input files of its key ``from``."""
     depends_on_all: bool = False
-    """It depends on every step before it."""
+    """Whether it depends on every step before it."""
     needs_branch: bool = False
-    """It works only in a pipeline with ``branch:`` or ``table_branch:``."""
+    """Whether it works only in a pipeline with ``branch:`` or ``table_branch:``."""
     main_only: bool = False
-    """What it does to a table's versions must be done in main: a branch is deleted when it was published."""
+    """Whether its effect on a table's versions must be in main, because a branch is deleted after it was published."""
     is_milestone: bool = False
-    """A progress bar leaves a line for it, also inside a loop."""
+    """Whether a progress bar leaves a line for it, even inside a loop."""
 
     def table_written(self, settings: Mapping[str, Any]) -> str | None:
-        """Return the table whose rows a step of this kind changes; None when it changes none."""
+        """Return the table whose rows a step of this kind changes; None: it changes none."""
         return None if self.writes is None else settings[self.writes]
 
 

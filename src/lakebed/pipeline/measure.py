@@ -8,7 +8,7 @@ Owns: the metric names that every committing step records:
     files_removed, bytes_removed   data files it removed from the newest version (kept while a version needs them)
     files_total, bytes_total   data files of the new version
 
-Invariants: reads the commit's delta only; the whole file list only for the first commit after another writer's.
+Invariants: reads only the commit's delta. Reads the whole file list only for the first commit after another writer's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakebed.table.model.model import Snapshot
 from lakebed.table.table import Table
 
 BRANCH_ID: Final = "branch_id"
-"""The metric of a step that worked in a branch of its table: which one. DO NOT CHANGE: on disk."""
+"""The metric with the id of the branch for a step that worked in a branch of its table. DO NOT CHANGE: on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class DiskUse:
     """The size of everything below a table's folder."""
 
     data_bytes: int
-    """Data files of all versions."""
+    """Bytes of the data files of all versions."""
     metadata_bytes: int
-    """Snapshots, tags, schemas, manifests and the rest."""
+    """Bytes of snapshots, tags, schemas, manifests and the rest."""
 
     @property
     def total_bytes(self) -> int:
-        """Data and metadata."""
+        """Bytes of data and metadata."""
         return self.data_bytes + self.metadata_bytes
 
 
@@ -48,11 +48,11 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
     """Return the metrics of one commit.
 
     Args:
-        name: the table as the pipeline calls it.
-        before: the run's earlier records, newest first. When one of them made the commit before this one, its totals
-            are continued and the table's whole file list is not read.
+        name: the table's name in the pipeline.
+        before: the run's earlier records, newest first. If one of them made the commit before this one, its totals
+            are continued, and the table's whole file list is not read.
 
-    Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.
+    Cost: 1 GET (the delta's list) + 1 GET for each manifest in it, cached.
     """
     added, removed = _delta(table, snapshot)
     metrics = {
@@ -86,7 +86,7 @@ def snapshot_on_main(record: StepRecord) -> int | None:
 def commit_bytes(table: Table, snapshot: Snapshot) -> int:
     """Return the bytes of the data files that a commit added.
 
-    Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.
+    Cost: 1 GET (the delta's list) + 1 GET for each manifest in it, cached.
     """
     return _sum(_delta(table, snapshot)[0], "file_size")
 

@@ -32,7 +32,7 @@ class TableSpec:
 
     name: str
     columns: tuple[ColumnSpec, ...] = ()
-    """Empty: the first rows written decide, and the table then pins them."""
+    """Empty: the first rows that are written determine the columns, which the table then pins."""
     primary_key: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
@@ -67,13 +67,13 @@ class StepIdentity:
     views: tuple[PlannedStep, ...]
     """The ingest steps whose views it reads; of an ingest step: itself."""
     reads: frozenset[str]
-    """Tables it reads, tags, compacts or expires."""
+    """Tables that it reads, tags, compacts or expires."""
     writes: str | None
     """The table whose rows it changes."""
     depends_on_all: bool
-    """It depends on every step before it."""
+    """Whether it depends on every step before it."""
     needs_consent: bool
-    """It changes rows or names of versions, so it runs again only with a person's consent."""
+    """Whether it changes rows or names of versions, so that it runs again only with a user's consent."""
 
     @property
     def touches(self) -> frozenset[str]:
@@ -115,7 +115,7 @@ class StepRecord:
     ordinal: int
     name: str
     verb: str
-    """The kind of the step; the ledger's files call it so."""
+    """The kind of the step. The ledger's files call it so."""
     group: str
     fingerprint: str
     started_ms: int
@@ -139,13 +139,13 @@ class RunSummary:
     steps_total: int
     steps_run: int
     steps_skipped: int
-    """Already in the ledger when the call began, or taken over from an earlier run."""
+    """Steps that were in the ledger when the call began, or were taken over from an earlier run."""
     seconds: float
     records: tuple[StepRecord, ...]
     """Every step's record, old and new, in order."""
     report_path: str | None = None
     """The HTML page, when a report step wrote one."""
     inputs_changed: tuple[str, ...] = ()
-    """When there was nothing to do: the ingest steps whose local files have changed since the run read them."""
+    """If there was nothing to do: the ingest steps whose local files have changed since the run read them."""
     steps_carried: int = 0
     """Of the skipped steps: those that earlier runs of another definition finished."""

@@ -1,7 +1,7 @@
 """YAML with line numbers: text -> a small tree in which every key and value has its location.
 
 Owns: reading YAML, and errors that name a line. Invariants: scalars stay text (``2013-01-01`` is not a date here,
-``on`` is not true), the reader of a value decides its type; a key appears once in a mapping.
+``on`` is not true), and the reader of a value decides its type. A key appears once in a mapping.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import yaml
 from lakebed.errors import InvalidRequest
 
 DEPTH_MAX = 50
-"""Levels of lists and mappings in a document."""
+"""Most levels of lists and mappings in a document."""
 NODE_COUNT_MAX = 200_000
-"""Values in a document."""
+"""Most values in a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def compose(text: str, *, file: str) -> Node:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'merge'?"`` when a known word is similar, else the list of all; starts with a space."""
+    """Return ``" Did you mean 'merge'?"`` if a known word is similar, otherwise a list of all. Begins with a space."""
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     if close:

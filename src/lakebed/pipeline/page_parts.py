@@ -22,7 +22,10 @@ def _macros() -> Any:
 
 
 def draw(part: str, *values: object) -> str:
-    """Return a part of the page: the macro of that name in `page.html.jinja`, which escapes all but parts of a page."""
+    """Return a part of the page: the macro of that name in `page.html.jinja`.
+
+    It escapes all values but parts of a page.
+    """
     drawn: str = getattr(_macros(), part)(*values)
     return drawn
 
@@ -33,7 +36,7 @@ def card(title: str, lead: str, *parts: str) -> str:
 
 
 def legend(*entries: tuple[str, str]) -> str:
-    """Return the meaning of colours: (classes, text) of each."""
+    """Return the legend of colours, with (classes, text) for each."""
     return draw("legend", entries)
 
 
@@ -43,7 +46,7 @@ def verdict_mark(is_good: bool | None, good: str, bad: str) -> str:
 
 
 def time_text(unix_ms: int, *, since: int | None = None) -> str:
-    """Return a time in UTC to the second, without its day when that is the day of `since`."""
+    """Return a time in UTC to the second, without its day if that is the day of `since`."""
     time = datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC)
     day = since is not None and datetime.datetime.fromtimestamp(since / 1000, datetime.UTC).date() == time.date()
     return f"{time:%H:%M:%S}" if day else f"{time.day} {MONTHS[time.month - 1]} {time.year}, {time:%H:%M:%S}"
@@ -55,7 +58,7 @@ def utc_text(unix_ms: int | None) -> str:
 
 
 def are(count: int) -> str:
-    """Return the verb that goes with a count."""
+    """Return the verb that agrees with a count."""
     return "is" if count == 1 else "are"
 
 
@@ -73,6 +76,6 @@ def bytes_text(size: float, *, digits: int = 1) -> str:
 
 
 def sizes_that_differ(first: float, second: float) -> tuple[str, str]:
-    """Return two sizes with as many digits as show that they differ."""
+    """Return two sizes, with enough digits to show that they differ."""
     shown = [(bytes_text(first, digits=digits), bytes_text(second, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
     return next((pair for pair in shown if pair[0] != pair[1]), shown[0])

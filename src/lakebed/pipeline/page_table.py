@@ -34,11 +34,11 @@ _WRITTEN = {
 }
 _FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
 _LABEL_SHARE = 0.2
-"""The part of a narrow plot's width that the label of an expiry takes."""
+"""The share of a narrow plot's width that the label of an expiry takes."""
 
 
 def table_sections(table: TableFacts, *, alone: bool) -> list[str]:
-    """Return the sections of one table that has versions; with its name, unless it is `alone` on the page."""
+    """Return the sections of one table that has versions, with its name unless it is `alone` on the page."""
     heading = [] if alone else [draw("table_name", table.name)]
     return [*heading, _timeline(table), _rows_and_files(table), _storage(table), *_tags(table.tags)]
 
@@ -78,7 +78,7 @@ def _timeline(table: TableFacts) -> str:
 
 
 def _fate(version: VersionFacts) -> str:
-    """Return a key of `_FATES`, which is the mark's class too."""
+    """Return a key of `_FATES`, which is also the mark's class."""
     return "alive" if version.alive else "undone" if version.rolled_back else "gone"
 
 
@@ -126,7 +126,7 @@ def _storage(table: TableFacts) -> str:
     expiries = [(_place_of(expiry, versions), expiry) for expiry in table.expiries if expiry["snapshots_expired"]]
     room = max(count * 0.06, 1.0) if expiries and expiries[-1][0] == count else 0.0
     stored = _on_store(versions, expiries)
-    # From edge to edge, so that a single version is seen too.
+    # Extended to both edges, so that a single version is visible too.
     places = [0.0, *(number + 0.5 for number in range(count)), float(count)]
     shown = [versions[0], *versions, versions[-1]]
     needed = [(x, float(version.bytes_total)) for x, version in zip(places, shown, strict=True)]
@@ -156,7 +156,7 @@ def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> in
 def _on_store(
     versions: Sequence[VersionFacts], expiries: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> list[tuple[float, float]]:
-    """Return the bytes of data files on the store over time: written so far, less freed so far."""
+    """Return the bytes of data files on the store over time: all that was written minus all that was freed."""
     points: list[tuple[float, float]] = []
     freed = written = 0
     for number in range(len(versions) + 1):
@@ -172,7 +172,7 @@ def _on_store(
 
 
 def _expiry_lines(places: Sequence[int], x_max: float) -> list[Tick]:
-    """Return a line for each expiry; labels where they fit to the left, the last expiry first."""
+    """Return a line for each expiry. It has a label if that fits to its left; the last expiry has precedence."""
     lines: list[Tick] = []
     left = x_max + _LABEL_SHARE * x_max
     for place in sorted(set(places), reverse=True):
@@ -186,7 +186,7 @@ def _newest_bytes(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -
     """Return the bytes of the newest version when the expiry ran; None: an unknown commit may be newer."""
     if "newest_bytes" in expiry:
         return int(expiry["newest_bytes"])
-    # Recorded by an older lakebed.
+    # The record of an older lakebed has no such metric.
     place = _place_of(expiry, versions)
     newest = versions[place - 1] if place else None
     if newest is None or (place < len(versions) and versions[place].snapshot != newest.snapshot + 1):
@@ -263,14 +263,14 @@ def _tags(tags: Sequence[TagFacts]) -> list[str]:
 
 
 def _of(part: int, count: int, what: str) -> str:
-    """``All 12 tags were``, ``3 of 12 tags were``."""
+    """Return ``All 12 tags were``, ``3 of 12 tags were``."""
     if part == count:
         return f"The {what} was" if count == 1 else f"All {format_count(count, what)} were"
     return f"{part:,} of {format_count(count, what)} {'was' if part == 1 else 'were'}"
 
 
 def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
-    """Show the check of a tag, then its reading where tags of the table were read: a line each."""
+    """Show the check of a tag, and its reading if tags of the table were read, each on a line."""
     lines = [] if tag.check is None else [verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)]
     if compared:
         lines.append(_since_tagged(tag))
@@ -278,7 +278,7 @@ def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
 
 
 def _since_tagged(tag: TagFacts) -> str:
-    """Show a reading of this report with a mark; an older one with its time, and a mark only when it did not match."""
+    """Show a reading of this report with a mark. Show an older one with its time, and a mark only for a mismatch."""
     if tag.read_now or tag.reads_same is None:
         return verdict_mark(tag.reads_same, "unchanged", "changed")
     if tag.reads_same:
@@ -294,7 +294,7 @@ def tag_holds(tag: TagFacts) -> bool | None:
 
 
 def holds_now(tag: TagFacts) -> bool | None:
-    """As `tag_holds`, from readings and checks of this report alone."""
+    """As `tag_holds`, only from readings and checks of this report."""
     return tag_holds(tag if tag.read_now else replace(tag, reads_same=None))
 
 
@@ -304,7 +304,7 @@ def is_unread(tag: TagFacts) -> bool:
 
 
 def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
-    """Return one label for each group of steps; without groups, snapshot ids at the ends and between."""
+    """Return one label for each group of steps; without groups, snapshot ids at the ends and in between."""
     starts: list[tuple[int, str]] = []
     for number, version in enumerate(versions):
         if version.group and (not starts or starts[-1][1] != version.group):

@@ -48,7 +48,7 @@ class Document:
     name: str
     lake: Scalar
     variables: dict[str, Scalar]
-    """Declared variables; one whose scalar is null must be given by the caller."""
+    """Declared variables. The caller must give those whose scalar is null."""
     tables: Mapping
     steps: tuple[StepNode | Loop, ...]
     location: SourceLocation
@@ -61,7 +61,7 @@ class Document:
 def load(path: str | Path) -> Document:
     """Read a pipeline file.
 
-    Raises `NotFound`: no such file; `InvalidRequest`: anything wrong in it, with file and line.
+    Raises `NotFound`: the file does not exist; `InvalidRequest`: an error in it, with file and line.
     """
     source = Path(path)
     try:

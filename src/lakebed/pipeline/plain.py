@@ -1,9 +1,9 @@
 """Small local CSV files of a plain kind, read in this process to the rows that Spark's reader would give.
 
-Owns: which files and values count as plain. Invariant: a file is either read exactly as Spark's CSV reader reads it
-(default options, a header, UTF-8, the session's time zone UTC), or not at all: `read_plain_csv` returns None for
-everything whose meaning depends on details of that reader (quotes inside values, escapes, numbers in other notations,
-rows that do not fit), and the caller asks Spark. So no row is found bad here. A test compares the two readers.
+Owns: which files and values are plain. Invariant: a file is either read exactly as Spark's CSV reader reads it (default
+options, a header, UTF-8, the session's time zone UTC), or not at all. `read_plain_csv` returns None for everything
+whose meaning depends on details of that reader (quotes inside values, escapes, numbers in other notations, rows that do
+not fit), and the caller uses Spark. So no row is rejected here. A test compares the two readers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pyarrow import csv
 import lakebed.compute as pc
 
 PLAIN_BYTES_MAX = 4 << 20
-"""Bytes of all files of one read; above it a Spark job, which uses every core, is faster."""
+"""Most bytes of all files of one read. Above this a Spark job, which uses every core, is faster."""
 
 _SUFFIXES = (".csv", ".tsv", ".txt")
 _OPTIONS = {"sep": ",", "delimiter": ",", "nullvalue": "", "header": "true"}
-"""The options that are understood here, in lower case, with Spark's defaults (a pipeline's for ``header``)."""
+"""The supported options, in lower case, with Spark's defaults (for ``header``, a pipeline's default)."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COLUMNS_MAX = 20_000
 _BLANKS = "".join(map(chr, range(33)))
-"""What Java's trim removes: a line of these alone is skipped by Spark."""
+"""The characters that Java's trim removes. Spark skips a line that has only these."""
 
 _WHOLE = r"\A-?[0-9]{1,20}\z"
 _FRACTION = r"\A-?[0-9]{1,17}(\.[0-9]{1,17})?\z"
@@ -38,7 +38,7 @@ _DATE = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
 _TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _DECIMAL = re.compile(r"decimal\( *([0-9]+) *, *([0-9]+) *\)")
 
-# Spark SQL type -> (what a plain value looks like, the Arrow type in which Spark's columns travel)
+# Spark SQL type -> (pattern of a plain value, the Arrow type in which Spark's columns are transferred)
 _TYPES: Mapping[str, tuple[str, pa.DataType]] = {
     "boolean": (r"\A(true|false)\z", pa.bool_()),
     "tinyint": (_WHOLE, pa.int8()),
@@ -60,15 +60,15 @@ _TYPES: Mapping[str, tuple[str, pa.DataType]] = {
 
 
 def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: Mapping[str, str]) -> pa.Table | None:
-    """Return the rows of CSV files, or None when Spark must read them.
+    """Return the rows of CSV files, or None if Spark must read them.
 
     Args:
         paths: local files; all of them together at most `PLAIN_BYTES_MAX`.
         schema: columns with Spark SQL types, in the files' order.
-        options: of Spark's reader.
+        options: options of Spark's reader.
 
-    Returns one column a schema entry, in order, in the Arrow types of `lakebed.spark.plan.types.arrow_schema_of`; rows
-    in the order of files and lines.
+    Returns one column for each entry of the schema, in order, in the Arrow types of
+    `lakebed.spark.plan.types.arrow_schema_of`; rows in the order of files and lines.
     """
     settings = {**_OPTIONS, **{name.lower(): text for name, text in options.items()}}
     separator = settings["sep"] if "sep" in map(str.lower, options) else settings["delimiter"]
@@ -89,10 +89,10 @@ def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: 
 
 
 def _bodies(paths: Sequence[str]) -> list[bytes] | None:
-    """Return the files' bytes; None when they are too large, or Spark may not read a file by its bytes alone."""
+    """Return the files' bytes; None if they are too large, or if Spark's result may depend on more than these."""
     if any("://" in path or not path.lower().endswith(_SUFFIXES) or glob.has_magic(path) for path in paths):
         return None
-    # Spark ignores files whose names begin like this.
+    # Spark ignores files whose names begin with these characters.
     if any(Path(path).name.startswith((".", "_")) or not Path(path).is_file() for path in paths):
         return None
     if sum(Path(path).stat().st_size for path in paths) > PLAIN_BYTES_MAX:
@@ -104,7 +104,7 @@ def _bodies(paths: Sequence[str]) -> list[bytes] | None:
 def _is_plain(body: bytes) -> bool:
     """Return whether a file has no escape, no NUL and no byte order mark.
 
-    A carriage return must be part of a line's end; alone it would end a line too.
+    A carriage return must be part of a line's end, because alone it would end a line too.
     """
     if body[:1] <= b" " or body.startswith(_BYTE_ORDER_MARK) or any(mark in body for mark in (b"\\", b"\0")):
         return False
@@ -112,7 +112,7 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
-    """Return every value of one file as text; None when its header, or a line, is not exactly as expected."""
+    """Return every value of one file as text; None if its header, or a line, is not exactly as expected."""
     if b'"' in body and b'"' in _quote_pattern(separator).sub(b"", b"\n" + body):
         return None
     try:
@@ -127,7 +127,7 @@ def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
             ),
         )
     except pa.ArrowInvalid:
-        return None  # a row of too few or too many values, or text that is not UTF-8
+        return None  # a row with too few or too many values, or text that is not UTF-8
     if texts.column_names != names:
         return None
     blank = None
@@ -139,17 +139,17 @@ def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
 
 @lru_cache
 def _quote_pattern(separator: str) -> re.Pattern[bytes]:
-    """A value that is quoted from its first to its last character, without a quote inside.
+    """Return the pattern of a value that is quoted from its first to its last character, without a quote inside.
 
-    It is not empty: Spark reads quotes around nothing as an empty text, not as null.
+    The value is not empty: Spark reads empty quotes as an empty text, not as null.
     """
-    # It begins with the quote, and looks back from there, so that the search is one for a byte.
+    # The pattern begins with the quote, and looks back from there, so that the search is for a single byte.
     delimiter = re.escape(separator.encode())
     return re.compile(rb'"(?<=[\n' + delimiter + rb']")[^"\r\n]+"(?=' + delimiter + rb"|\r?\n|\Z)")
 
 
 def plain_type(kind: str) -> pa.DataType | None:
-    """Return the Arrow type in which Spark returns an SQL type; None for types that are not read here."""
+    """Return the Arrow type in which Spark returns an SQL type; None for types that are not supported here."""
     kind = kind.strip().lower()
     if kind == "string":
         return pa.string()
@@ -158,7 +158,7 @@ def plain_type(kind: str) -> pa.DataType | None:
 
 
 def _convert(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedArray | None:
-    """Convert a column to its type; None when a value is not plain."""
+    """Convert a column to its type; None if a value is not plain."""
     is_null = pc.or_(pc.equal(texts, ""), pc.equal(texts, null_value))
     known = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
     kind = kind.strip().lower()

@@ -23,7 +23,7 @@ from lakebed.table.branch.branches import check_branch_name
 from lakebed.table.model.types import parse_type
 
 STEP_COUNT_MAX = 100_000
-"""Steps of one plan after unrolling; more is a typing mistake in a range."""
+"""Most steps of one plan after unrolling. More are a typing mistake in a range."""
 
 _SEQUENCE_FIELD = "sequence.field"
 
@@ -41,7 +41,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
 
     Args:
         document: what `parse.load` read.
-        variables: values from the caller; they win over the file's.
+        variables: values from the caller. They take precedence over the file's.
 
     Raises `InvalidRequest`: a variable, value, table or step is wrong; names file and line.
     """
@@ -114,7 +114,7 @@ def _table_branch(document: Document, scope: Mapping[str, Value]) -> str | None:
 
 
 def _check_branch(step: PlannedStep, location: SourceLocation, *, branch: str | None, table_branch: str | None) -> None:
-    """Refuse a step, or a key of it, that needs a branch of the other kind."""
+    """Refuse a step, or one of its keys, that needs a branch of the other kind."""
     kind, given = KINDS[step.kind], {"branch": branch, "table_branch": table_branch}
     if kind.needs_branch and branch is None and table_branch is None:
         raise location.error(
@@ -130,7 +130,7 @@ def _check_branch(step: PlannedStep, location: SourceLocation, *, branch: str | 
 
 
 def _check_main_only(steps: Sequence[PlannedStep], file: str, table_branch: str) -> None:
-    """Refuse a step on the versions of a table that is in its branch when the step runs."""
+    """Refuse a step on versions of a table that is in its branch when the step runs."""
     in_branch: set[str] = set()
     for step in steps:
         kind = KINDS[step.kind]
@@ -186,7 +186,7 @@ def _unroll(
 def _iterations(
     loop: Loop, scope: Mapping[str, Value], loop_names: tuple[str, ...]
 ) -> Iterator[tuple[Mapping[str, Value], tuple[str, ...]]]:
-    """Every combination of the loop's variables, the last one running fastest."""
+    """Yield every combination of the loop's variables. The last variable changes fastest."""
     pending: list[tuple[Mapping[str, Value], tuple[str, ...]]] = [(scope, loop_names)]
     for name, entry in loop.variables.entries.items():
         if name in scope or not name.isidentifier():

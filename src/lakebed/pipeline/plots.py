@@ -30,7 +30,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar a value, at x = 0, 1, 2, ...; `hints` are shown on hover."""
+    """One bar for each value, at x = 0, 1, 2, ...; `hints` are shown on hover."""
 
     values: Sequence[float]
     hints: Sequence[str]
@@ -68,7 +68,7 @@ def plot(
     tall: bool = False,
     whole: bool = False,
 ) -> str:
-    """One plot from zero upwards.
+    """Return a plot from zero upwards.
 
     Args:
         marks: drawn in order, first at the bottom.
@@ -115,12 +115,12 @@ def timeline(
     x_max: float,
     axis: Sequence[Tick],
 ) -> str:
-    """Snapshots as fine strokes on a band, tags as flags above it; without tags the band alone.
+    """Return snapshots as fine strokes on a band, with tags as flags above it; without tags only the band.
 
     Args:
         ticks: (x, CSS class, hint) of each snapshot.
-        flags: tags, in order of x. Each has a pole; labels are in two rows, as many as fit: first the wrong
-            ones, then the last, then from the left.
+        flags: tags, in order of x. Each has a pole. Labels are in two rows, as many as fit: first those of wrong tags,
+            then the last, then from the left.
     """
     top = 62 if flags else 0
     shapes: list[Shape] = [("band", f"M0 {top}H{_WIDTH}V{_HEIGHT}H0Z", None)]
@@ -131,9 +131,9 @@ def timeline(
 
 
 _LABEL_WIDTHS = {"narrow": 220.0, "middle": 460.0, "wide": 840.0}
-"""The least width of a plot in CSS pixels, by the class of the labels shown at that width (see `page.css`)."""
+"""The least width of a plot in CSS pixels, by the class of the labels that are shown at that width (see `page.css`)."""
 _LABEL_PADDING, _LABEL_GAP, _LETTER_WIDTH = 14.0, 8.0, 7.6
-"""In a flag, between labels of an axis, of a letter (seldom wider), in CSS pixels."""
+"""Widths in CSS pixels: the padding of a flag, the gap between labels of an axis, and a letter (few are wider)."""
 
 
 def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> list[Label]:
@@ -213,7 +213,7 @@ def _x_axis(ticks: Sequence[Tick], x_max: float) -> list[tuple[str, list[Label]]
 def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> list[Label]:
     """Return the labels that fit into a box of `width` pixels, from the left.
 
-    A label that would pass a border begins or ends at its tick; one that is longer than half the box is cut.
+    A label that would cross a border begins or ends at its tick. A label longer than half the box is cut.
     """
     letters_max = int(width / 2 / _LETTER_WIDTH)
     labels: list[Label] = []

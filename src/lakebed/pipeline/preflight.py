@@ -18,7 +18,7 @@ from lakebed.pipeline.steps import KINDS
 from lakebed.runtime import Environment, map_in_pool
 
 OTHER_RUNS_MAX = 100
-"""Runs with other variables whose steps are searched. All runs with the same variables are."""
+"""Most runs with other variables whose steps are searched. All runs with the same variables are."""
 
 _READERS = 16
 
@@ -51,8 +51,8 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
     Args:
         done: the steps that will not run.
 
-    Raises `AlreadyExists`: a tag is on another snapshot and its step does not say `replace`. Cost: 1 GET a tag that is
-    to be made.
+    Raises `AlreadyExists`: a tag is on another snapshot, and its step does not say `replace`. Cost: 1 GET for each tag
+    that will be created.
     """
     writes: set[str] = set()
     rewrites: set[str] = set()
@@ -76,8 +76,8 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
     """Refuse a tag that exists on another snapshot.
 
     Args:
-        committed: the run's last commit to the table; None: there is none, and the tag is to be on the newest snapshot.
-        is_written: the run commits to the table before the tag, so that no snapshot of today is the right one.
+        committed: the run's last commit to the table; None: there is none, and the tag belongs on the newest snapshot.
+        is_written: the run commits to the table before the tag, so that no existing snapshot is the right one.
     """
     name, tag = step.settings["table"], step.settings["tag"]
     if not lake.has_table(name):
@@ -99,8 +99,8 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
 def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Environment) -> str:
     """Return the run that a call without a run id continues or begins.
 
-    It is the definition's own run. A call that replays steps that this run has finished, or has taken over, begins
-    another one, ``<run id>-r2``, and so on.
+    It is the definition's own run. If a call replays steps that this run has finished or taken over, it begins another
+    run, ``<run id>-r2``, and so on.
     """
     base = plan.default_run_id
     runs, number = set(run_ids(lake.store)), 1
@@ -121,7 +121,7 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
 def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environment) -> list[EarlierRun]:
     """Return the other runs of the same pipeline, oldest first.
 
-    Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step.
+    Cost: 1 LIST, 1 GET for each run, then 2 LIST, and 1 GET for each step.
     """
     ledgers = [Ledger(lake.store, run_id=id, environment=environment) for id in run_ids(lake.store) if id != run_id]
     runs = map_in_pool(environment.runtime, Ledger.run, ledgers, worker_count_max=_READERS)

@@ -21,10 +21,10 @@ from lakebed.texts import format_count
 
 
 class Progress(Protocol):
-    """What a run calls: `run_began`; for each step `step_started` and `step_finished`; then `run_ended`."""
+    """Receives the events of a run: `run_began`; for each step `step_started` and `step_finished`; then `run_ended`."""
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """A run began. `steps_done` of its steps are in the ledger already."""
+        """A run began. `steps_done` of its steps are already in the ledger."""
         return
 
     def spark_starting(self) -> None:
@@ -49,7 +49,7 @@ class SilentProgress(Progress):
 
 
 class LineProgress(Progress):
-    """One line a group of steps (or a step outside of loops), for logs."""
+    """Prints one line for each group of steps (or step outside of loops), for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -64,7 +64,7 @@ class LineProgress(Progress):
         self._print("  starting Spark")
 
     def step_started(self, step: PlannedStep) -> None:
-        """End the previous group when this step does not belong to it."""
+        """End the previous group if this step does not belong to it."""
         if step.group != self._group:
             self._close_group()
             self._group = step.group
@@ -125,7 +125,7 @@ class BarProgress(Progress):
         self._bar.update(self._task, description=escape(step.name))
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        """Advance the bar; a milestone, a step outside of loops or one that dropped rows leaves a line above it."""
+        """Advance the bar. Print a line above it for a milestone, a step outside of loops, or one that dropped rows."""
         self._bar.advance(self._task)
         if not step.group or KINDS[step.kind].is_milestone or record.metrics.get("rows_dropped"):
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
@@ -137,7 +137,7 @@ class BarProgress(Progress):
 
 
 def console_progress(console: Console) -> Progress:
-    """Return a progress bar if the console is a terminal, else plain lines."""
+    """Return a progress bar if the console is a terminal, otherwise plain lines."""
     return BarProgress(console) if console.is_terminal else LineProgress(console)
 
 
@@ -149,7 +149,7 @@ def describe(record: StepRecord) -> str:
 
 
 def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
-    """Return what the steps of a group wrote and left out, without zeros."""
+    """Return what the steps of a group wrote and left out. Leave out zeros."""
     written = Counter[str]()
     for record in records:
         if record.verb in ("merge", "ingest") and "table" in record.metrics:  # an ingest as a view writes nothing

@@ -23,7 +23,7 @@ class Check:
     detail: str
     table: str | None = None
     tag: str | None = None
-    """With `table`: the check is about this tag and is shown in its row."""
+    """With `table`: the check is about this tag, and is shown in its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class VersionFacts:
     snapshot: int
     committed_ms: int
     step: str
-    """Name of the step that made it; empty when it was made outside of pipelines."""
+    """Name of the step that made it; empty: it was made outside of pipelines."""
     verb: str
     group: str
     rows: int
     files_total: int
     bytes_total: int
-    """Data files of this version."""
+    """Bytes of the data files of this version."""
     bytes_written: int
-    """Data files that the known commits wrote up to this one."""
+    """Bytes of the data files that the known commits up to this one wrote."""
     alive: bool
     """Whether the snapshot still exists."""
     rolled_back: bool = False
-    """Whether a rollback, whose own snapshot still exists, undid it."""
+    """Whether a rollback undid it, and the rollback's own snapshot still exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class TagFacts:
     checksum: str | None
     data_bytes: int
     alive: bool
-    """Whether its snapshot still exists too; a tag does not need it."""
+    """Whether its snapshot still exists. A tag does not need it."""
     reads_same: bool | None
-    """Whether it read, at `read_ms`, as it did when it was tagged; None: it was not read since."""
+    """Whether its content at `read_ms` was the same as when it was tagged; None: it was not read since."""
     check: Check | None
     read_ms: int | None = None
     """When it was last read and compared, Unix time in milliseconds, UTC; None: it was not read since it was tagged."""
     read_now: bool = False
-    """Whether that was for this report. If not, nothing is known of the tag's files now."""
+    """Whether it was read for this report. If not, the current state of the tag's files is unknown."""
     expires_ms: int | None = None
     """The end of its lifetime, Unix time in milliseconds, UTC; None: it is kept until it is deleted."""
 
@@ -104,7 +104,7 @@ class Stop:
     ended_ms: int
     step: str | None
     kind: str | None
-    """Of the error."""
+    """Kind of the error."""
     sentence: str
     bad_load: bool
     """Whether rows were refused, by an audit or because they do not fit their schema."""
@@ -128,7 +128,7 @@ class RunFacts:
     is_writing: bool = False
     """Whether this report is a step of it, so that it cannot be complete yet."""
     continued_by: str | None = None
-    """Of an incomplete run: the later run of the pipeline that continued it; None: none did."""
+    """The later run of the pipeline that continued this incomplete run; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rows of a view: an Arrow table when they are few and this process read them, else a DataFrame.
+"""The rows of a view: an Arrow table if they are few and this process read them, otherwise a DataFrame.
 
 Owns: `LocalRows` and the union `Rows`. The operations on both are in `engine`. Loads no PySpark.
 """

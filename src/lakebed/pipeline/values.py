@@ -1,7 +1,7 @@
 """Variables: ``${name}`` and ``${name.part}`` in texts, and the values of a loop.
 
-Owns: the syntax of variables and ranges. Invariants: an unknown variable is an error that names its line; a loop is
-finite and at most `LOOP_COUNT_MAX` long; dates are proleptic Gregorian, ends included. Pure.
+Owns: the syntax of variables and ranges. Invariants: an unknown variable is an error that names its line. A loop has at
+most `LOOP_COUNT_MAX` iterations. Dates are proleptic Gregorian, and ranges include their ends. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed.pipeline.nodes import Mapping as MappingNode
 from lakebed.texts import LONG_MAX, format_value, whole_number
 
 LOOP_COUNT_MAX = 100_000
-"""Iterations of one loop; more of them are a typing mistake in a range."""
+"""Most iterations of one loop. More are a typing mistake in a range."""
 
 _REFERENCE = re.compile(r"\$(\$|\{([^}]*)\})")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")

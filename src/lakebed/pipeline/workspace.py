@@ -21,7 +21,10 @@ from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
 LAKE_FOLDER: Final = "lake"
-"""The lake's folder in a branch: the root may hold other objects, and ``_lakebed/`` is reserved there."""
+"""The lake's folder in a branch.
+
+It is not the root, which may have other objects, and where ``_lakebed/`` is reserved.
+"""
 
 _SERVERS: Final = ("http://", "https://")
 
@@ -61,10 +64,10 @@ def open_workspace(
     """Open the lake, and with a branch the repository in it, which is closed at the end.
 
     Args:
-        lake_url: of the lake; with a branch also of a server, ``http://host:port``, which serves the repositories of a
-            lake (access key and secret come from the environment).
+        lake_url: the lake's URL; with a branch also the URL of a server, ``http://host:port``, which serves the
+            repositories of a lake (access key and secret come from the environment).
         branch: ``repository/branch``; None: the lake itself.
-        create: create the lake, or the branch, when it is missing.
+        create: create the lake, or the branch, if it is missing.
 
     Raises:
         NotFound: no such lake or branch, and not `create`; no such repository.
@@ -89,7 +92,7 @@ def open_workspace(
         repository = lake.repository(repository_name)
     with closing(repository):
         opened = _branch(repository, branch_name, create=create)
-        # Not Lake.open, which would mark an empty folder as a lake: the first table does that.
+        # Do not use Lake.open, which would mark an empty folder as a lake. The first table marks it.
         yield Workspace(Lake(opened.store(LAKE_FOLDER), environment=environment), repository, opened)
 
 

@@ -1,9 +1,9 @@
 """``audit``: SQL expectations that must hold for an increment (or a table) before later steps run.
 
-``every_row`` has predicates over one row: a row for which the predicate is not true (false or NULL) breaks it.
-``overall`` has predicates over all rows, with aggregates: ``count(*) > 0``. Metrics: ``rows``, ``expectations``.
-Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample. Simple
-expectations about few rows of this process that hold (see `..conditions`) are evaluated without Spark.
+``every_row`` has predicates over one row. A row breaks a predicate that is false or NULL for it. ``overall`` has
+predicates over all rows, with aggregates: ``count(*) > 0``. Metrics: ``rows``, ``expectations``. Idempotent: reads
+only. All expectations are one Spark job; a broken one costs a second job, for its sample. Simple expectations about few
+rows of this process that hold (see `..conditions`) are evaluated without Spark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Broken:
     """At most `SAMPLE_ROWS` whole rows."""
 
     def sentence(self, rows: int) -> str:
-        """Return what is wrong, for a message."""
+        """Return a sentence about the broken expectation, for a message."""
         if self.rows_broken is None:
             return f"'{self.name}' ({self.predicate}) does not hold for its {rows:,} rows"
         words = f"'{self.name}' ({self.predicate}) does not hold for {self.rows_broken:,} of {rows:,} rows"
@@ -93,14 +93,14 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """Rows and expectations."""
+    """Return the numbers of rows and expectations."""
     count = metrics.get("expectations", 0)
     holds = "holds" if count == 1 else "hold"
     return [f"{format_count(metrics.get('rows', 0), 'row')}, {format_count(count, 'expectation')} {holds}"]
 
 
 def _format_row(row: Mapping[str, Any], predicate: str) -> str:
-    """Return the columns that the predicate names, else the first few."""
+    """Return the columns that the predicate names, otherwise the first few."""
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", predicate))
     columns = [column for column in row if column in words] or list(row)[:4]
     return ", ".join(f"{column} = {row[column]}" for column in columns)

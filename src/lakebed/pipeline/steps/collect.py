@@ -1,7 +1,7 @@
-"""``collect``: delete the files of a table that no version names: what crashed writers and failed jobs left.
+"""``collect``: delete the orphans of a table: files that no version names, as crashed writers and failed jobs leave.
 
-Metrics: ``table``, ``dry_run``, ``files_deleted`` and ``bytes_freed`` (with ``dry_run`` what would be deleted, and
-freed), ``warnings``. Idempotent: deleted files stay deleted. Starts no Spark session: for tables of many millions of
+Metrics: ``table``, ``dry_run``, ``files_deleted`` and ``bytes_freed`` (with ``dry_run``: what would be deleted and
+freed), ``warnings``. Idempotent: deleted files stay deleted. Starts no Spark session. For tables of many millions of
 files there is the job `lakebed.spark.jobs.collect_table`.
 """
 
@@ -34,7 +34,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """Files that went, and the space they gave back."""
+    """Return the number of deleted files, and the freed space."""
     amount = f"{format_count(metrics['files_deleted'], 'file')}, {format_size(metrics['bytes_freed'])}"
     return [f"would delete {amount}" if metrics["dry_run"] else f"{amount} freed"]
 

@@ -17,7 +17,7 @@ from lakebed.texts import format_count
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """Compact the table by a Spark job, one task a bucket."""
+    """Compact the table with a Spark job, one task for each bucket."""
     settings = step.settings
     table = context.table(settings["table"], step=step)
     snapshot = context.engine().compact(table, full=settings["full"])
@@ -28,7 +28,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """Files before and after."""
+    """Return the numbers of files before and after."""
     if "snapshot" not in metrics:
         return ["nothing to do"]
     return [f"{format_count(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}"]

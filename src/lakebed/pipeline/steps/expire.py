@@ -63,7 +63,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """Snapshots that expired, and the space they gave back."""
+    """Return the number of expired snapshots, and the freed space."""
     freed = max(0, metrics["disk_bytes_before"] - metrics["disk_bytes_after"])
     return [f"{format_count(metrics['snapshots_expired'], 'snapshot')}, {format_size(freed)} freed"]
 

@@ -1,12 +1,17 @@
 """``ingest``: files (CSV, JSON or Parquet; also zipped) into a table, or as a view for later steps.
 
-Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `..measure`); as a view: ``view`` and, of
-CSV and JSON, ``rows``. ``files_read`` counts input files where they are local. With ``bad_rows: drop`` also
-``rows_dropped`` and the first of them in ``dropped``. Every row of CSV and JSON is checked against the schema before it
-is used: a row that does not fit stops the run here (or is left out and counted), whatever columns later steps read.
+Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `..measure`); as a view: ``view``, and for
+CSV and JSON ``rows``. ``files_read`` counts input files if they are local. With ``bad_rows: drop`` also
+``rows_dropped``, and the first of them in ``dropped``.
+
+Every row of CSV and JSON is checked against the schema before it is used. A row that does not fit stops the run here
+(or is left out and counted), whatever columns later steps read.
+
 Idempotent: the commit carries the run's identity. A view commits nothing; a resumed run makes it again when it needs
-it. The schema of CSV and JSON is the given one, or is inferred once and then pinned in the lake, so that tomorrow's
-file cannot change a type silently.
+it.
+
+The schema of CSV and JSON is given, or it is inferred once and then pinned in the lake, so that tomorrow's file cannot
+change a type silently.
 """
 
 from __future__ import annotations
@@ -60,19 +65,20 @@ class _Source:
         return self.reading.file_format != "parquet"
 
     def plain(self) -> LocalRows | None:
-        """Read the rows in this process where it can; then all of them fit."""
+        """Read the rows in this process, if possible. Then all of them fit."""
         if self.reading.file_format != "csv":
             return None
         return self.context.engine().read_plain([*self.names], self.reading)
 
     def read_unchecked(self) -> Rows:
-        """Read the rows by Spark; a use of them fails at a bad row."""
+        """Read the rows with Spark. Their use fails at a bad row."""
         return self.context.engine().read_files([*self.names], self.reading)
 
     def check(self) -> BadRows:
         """Find the bad rows.
 
-        Raises `InvalidRequest`: there are some, and they are not to be dropped; names the step's line, files and lines.
+        Raises `InvalidRequest`: there are bad rows, and they must not be dropped. Names the step's line, files and
+        lines.
         """
         bad_rows = self.context.engine().check_files(self.names, self.reading)
         if bad_rows.bad_count and self.step.settings["bad_rows"] == "stop":
@@ -110,7 +116,7 @@ class _Source:
 class _PinnedSchema:
     """``<lake>/_lakebed/pipelines/<pipeline>/schema-<digest>.json``: a schema that was inferred once.
 
-    It is created only: of two runs that infer at the same time, one wins and both use its schema.
+    It is only created, never replaced: of two runs that infer at the same time, one creates it, and both use it.
     """
 
     format: int
@@ -150,7 +156,7 @@ def _decode_schema(body: bytes, path: str) -> Mapping[str, str]:
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """Read, check, and name the view; or one Spark job (at most) and one commit."""
+    """Read, check, and name the view; or append to the table with at most one Spark job and one commit."""
     settings = step.settings
     source = _Source.of(step, context)
     if settings["as"] is not None:
@@ -169,7 +175,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 def _append(source: _Source) -> dict[str, Any]:
     step, context = source.step, source.context
     name, bad_rows = step.settings["into"], None
-    # Rows are checked first where bad ones are dropped; otherwise the write itself finds them, in one pass.
+    # If bad rows are dropped, check rows first. Otherwise the write itself finds them, in one pass.
     rows: Rows | None = source.plain()
     if rows is None and step.settings["bad_rows"] == "drop":
         rows, bad_rows = source.fitting()
@@ -183,7 +189,7 @@ def _append(source: _Source) -> dict[str, Any]:
         snapshot = context.engine().append(rows, table, location=context.location(step), **identity)
     except InvalidRequest:
         if source.is_checked and bad_rows is None and not isinstance(rows, LocalRows):
-            source.check()  # raises a better error when bad rows are the reason
+            source.check()  # raises a better error if bad rows are the reason
         raise
     metrics: dict[str, Any] = {"table": name, "files_read": source.files_read, "rows": 0, "content": content}
     metrics.update(_counts(bad_rows))
@@ -202,7 +208,7 @@ def _counts(bad_rows: BadRows | None) -> dict[str, Any]:
 
 
 def recall(step: PlannedStep, context: RunContext) -> None:
-    """Define the view again for a resumed run; the files are read, and checked, when a step uses it."""
+    """Define the view again for a resumed run. The files are read and checked when a step uses the view."""
     view = step.settings["as"]
     if view is not None:
         context.name_view(view, lambda: _read_again(step, context))

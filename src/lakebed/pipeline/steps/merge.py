@@ -1,9 +1,9 @@
-"""``merge``: an increment into a primary-key table: insert what is new, update what is there, delete what is marked.
+"""``merge``: apply an increment to a primary-key table: insert new rows, update existing ones, delete marked ones.
 
 Metrics: ``table``, ``snapshot`` (absent when the increment had no rows) and what it did to files: see `..measure`;
 ``content``: the identity of the increment (see `..inputs`). Idempotent: the commit carries the run's identity. An
 increment that another run merged is refused before anything is committed, unless the table orders rows by
-``sequence.field``: then a late row never replaces a newer one.
+``sequence.field``, because then a late row never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakebed.table.table import Table
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """One commit; a Spark job before it, unless the rows are few and in this process."""
+    """Merge in one commit, after a Spark job unless the rows are few and in this process."""
     settings = step.settings
     name = settings["into"]
     if not context.has_table(name) and not context.declares_columns(name):
@@ -49,7 +49,7 @@ def without_key(name: str) -> str:
 
 
 def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> None:
-    """Refuse a table that was made without the order that the pipeline asks for: it cannot be given one later."""
+    """Refuse a table that was created without the order that the pipeline asks for: it cannot be added later."""
     spec = context.plan.tables.get(step.settings["into"])
     declared = "" if spec is None else spec.options.get("sequence.field", "")
     wanted = step.settings["sequence"] or tuple(part.strip() for part in declared.split(",") if part.strip())

@@ -1,13 +1,13 @@
 """``publish``: merge the pipeline's branch into another, or fast-forward each table to its branch.
 
-With ``branch:`` it commits and merges: several tables become visible atomically. It publishes everything in the branch:
-the tables after the steps before, and the ledger's records of those steps. A merge takes each table whole from the side
-that changed it; a table that changed on both sides is a conflict, and nothing is merged. Metrics: ``branch``, ``into``,
-``commit`` (of the branch) and ``merge`` (of the other branch): ids of commits. Idempotent: a step that runs again after
-a crash commits and merges what is still missing, perhaps only records of the ledger.
+With ``branch:`` it commits and merges, so several tables become visible atomically. It publishes everything in the
+branch: the tables after the steps before, and the ledger's records of those steps. A merge takes each table as a whole
+from the side that changed it. A table that changed on both sides is a conflict, and nothing is merged. Metrics:
+``branch``, ``into``, ``commit`` (of the branch) and ``merge`` (of the other branch): ids of commits. Idempotent: a step
+that runs again after a crash commits and merges what is still missing, perhaps only records of the ledger.
 
 With ``table_branch:`` it publishes table by table: see `..table_branch`. Metrics: ``branch``, ``into``, ``dry_run``,
-``published`` (table, snapshot of main, and whether an earlier call published it), ``planned`` of a dry run.
+``published`` (table, snapshot of main, and whether an earlier call published it), ``planned`` for a dry run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     message = step.settings["message"] or f"{context.plan.pipeline}: {step.name}"
     metadata = {"pipeline": context.plan.pipeline, "run": context.run_id, "step": str(step.ordinal)}
     target = repository.branch(into)
-    target.head()  # a missing branch is reported before anything is committed
+    target.head()  # raises for a missing branch before anything is committed
     committed = _unless_unchanged(lambda: branch.commit(message, metadata=metadata).id, branch)
     merged = _unless_unchanged(lambda: target.merge(branch.name, message=message, metadata=metadata).id, target)
     return {"branch": branch.name, "into": into, "commit": committed, "merge": merged}
@@ -53,7 +53,7 @@ def _publish_tables(step: PlannedStep, context: RunContext, branches: TableBranc
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """The tables with their snapshots in main; of a dry run, those that would be published."""
+    """Return the tables with their snapshots in main; for a dry run, those that would be published."""
     words = [
         f"{entry['table']} snapshot {entry['snapshot']}{' (published before)' if entry['earlier'] else ''}"
         for entry in metrics.get("published", ())

@@ -18,7 +18,7 @@ from lakebed.pipeline.report_model import Fingerprint
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """Fingerprint the tags again (a Spark job each), collect, write."""
+    """Fingerprint the tags again (with a Spark job for each), collect, and write."""
     settings = step.settings
     fingerprints = _read_again(step, context) if settings["verify"] else {}
     files = store_report(
@@ -38,7 +38,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str], Fingerprint]:
-    """Read every tag again whose fingerprint a run of this lake took."""
+    """Read every tag again that has a fingerprint from a run of this lake."""
     store, environment = context.lake.store, context.environment
     ids = run_ids(store) if step.settings["runs"] == "all" else [context.run_id]
     taken = {

@@ -58,7 +58,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
-    """The tag with its snapshot, and its fingerprint when one was taken."""
+    """Return the tag with its snapshot, and its fingerprint if one was taken."""
     words = [f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}"]
     if "checksum" in metrics:
         words.append(f"{format_count(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
