@@ -187,21 +187,21 @@ class Connections:
 
         While the files do not fit each other, as in the middle of their replacement, the old pool stays in use.
         """
-        known = self._pool  # read once: it is replaced as a whole
-        if known.process == os.getpid():
-            if not known.files or time.monotonic() < known.look_s:
-                return known.pool
-            if client_signature() == known.files:
-                self._pool = known._replace(look_s=time.monotonic() + _FILES_S)
-                return known.pool
+        current = self._pool  # read once: it is replaced as a whole
+        if current.process == os.getpid():
+            if not current.files or time.monotonic() < current.look_s:
+                return current.pool
+            if client_signature() == current.files:
+                self._pool = current._replace(look_s=time.monotonic() + _FILES_S)
+                return current.pool
         try:
-            self._pool = made = self._make()
+            self._pool = new_pool = self._make()
         except InvalidRequest:
-            if known.process != os.getpid():
+            if current.process != os.getpid():
                 raise
-            self._pool = known._replace(look_s=time.monotonic() + _FILES_S)
-            return known.pool
-        return made.pool
+            self._pool = current._replace(look_s=time.monotonic() + _FILES_S)
+            return current.pool
+        return new_pool.pool
 
     def request(
         self,
@@ -464,9 +464,9 @@ class Servers:
                 check_clear(urls)
         except LakebedError:
             return
-        known = {server.url: server for server in self._servers}
-        if set(urls) != set(known):
-            self._servers = tuple(known.get(url) or _Server(url) for url in urls)
+        servers_by_url = {server.url: server for server in self._servers}
+        if set(urls) != set(servers_by_url):
+            self._servers = tuple(servers_by_url.get(url) or _Server(url) for url in urls)
 
 
 def untrusted(endpoint: str, problem: Exception) -> Unavailable:
@@ -525,8 +525,8 @@ def quote_segment(segment: str) -> str:
 
 def with_query(path: str, query: Mapping[str, object]) -> str:
     """A path with the parameters that have a value."""
-    given = {name: value for name, value in query.items() if value is not None}
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    present = {name: value for name, value in query.items() if value is not None}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in present.items()}
     return f"{path}?{urlencode(texts)}" if texts else path
 
 
@@ -569,8 +569,8 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
 
 def make_error(name: str, message: str, kind: str | None, facts: Mapping[str, Any]) -> LakebedError:
     """The error that a server raised, by its class's name, which may be unknown if the server has another version."""
-    made = getattr(errors, name) if name in errors.__all__ else InternalError
-    error: LakebedError = made(message, kind=kind)
+    error_class = getattr(errors, name) if name in errors.__all__ else InternalError
+    error: LakebedError = error_class(message, kind=kind)
     error.facts.update(facts)
     return error
 

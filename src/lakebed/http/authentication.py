@@ -65,6 +65,6 @@ def check_token(header: bytes | None, token: str | None, *, service: str) -> Non
     """
     if token is None:
         return
-    scheme, _, sent = (header or b"").strip().partition(b" ")
-    if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), token.encode()):
+    scheme, _, sent_token = (header or b"").strip().partition(b" ")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(sent_token.strip(), token.encode()):
         raise authentication_error(f"{service} needs its token: send Authorization: Bearer <token>.")

@@ -159,8 +159,8 @@ class Routes(Generic[C]):
             result = hints.pop("return", None)
             if reads_body:
                 details["takes"] = list(hints.values())[1]
-            given = gives if gives is not None else {204: None} if result is type(None) else {200: result}
-            endpoint = Endpoint(method, path, name, tag or self._tag, needs, given, errors=self._errors, **details)
+            replies = gives if gives is not None else {204: None} if result is type(None) else {200: result}
+            endpoint = Endpoint(method, path, name, tag or self._tag, needs, replies, errors=self._errors, **details)
             summary = (handler.__doc__ or "").strip().split("\n")[0]
             self._routes.append(Route(endpoint, handler, summary, reads_body, not iscoroutinefunction(handler)))
             return handler

@@ -125,6 +125,6 @@ def _object_of(query: bytes) -> str:
     """The value of ``path`` in a query. The rest is not logged: it may hold a signature."""
     for part in query.split(b"&"):
         if part.startswith(b"path="):
-            shown = unquote_to_bytes(part[5:].replace(b"+", b" ")).decode(errors="replace")
-            return shown[:_OBJECT_CHARACTERS_MAX]
+            object_path = unquote_to_bytes(part[5:].replace(b"+", b" ")).decode(errors="replace")
+            return object_path[:_OBJECT_CHARACTERS_MAX]
     return ""

@@ -65,8 +65,8 @@ class _Form:
 
     def take(self) -> bytes:
         """The bytes since the last call."""
-        taken, self.taken = self.taken, []
-        return b"".join(taken)
+        pieces, self.taken = self.taken, []
+        return b"".join(pieces)
 
 
 async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tuple[AsyncIterator[bytes], str | None]:
@@ -113,9 +113,9 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
     async def content() -> AsyncIterator[bytes]:
         going = more
         while True:
-            taken = form.take()
-            if taken:
-                yield taken
+            pieces = form.take()
+            if pieces:
+                yield pieces
             if not going:
                 return
             going = await advance()

@@ -63,11 +63,11 @@ class Service:
 
 def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> dict[str, Any]:
     """The OpenAPI description of an interface; `routes` by the prefix of their paths."""
-    listed = [(prefix, route) for prefix, declared in routes.items() for route in declared]
-    declared = [route.endpoint for _, route in listed]
+    prefixed_routes = [(prefix, route) for prefix, endpoints in routes.items() for route in endpoints]
+    endpoints = [route.endpoint for _, route in prefixed_routes]
     kinds = [
         kind
-        for endpoint in declared
+        for endpoint in endpoints
         for kind in (endpoint.takes, *endpoint.gives.values())
         if kind not in (None, bytes, str)
     ]
@@ -76,9 +76,9 @@ def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> di
         _loosen_arrays(component)
     by_kind = dict(zip([repr(kind) for kind in (*kinds, service.error)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for prefix, route in listed:
-        shown = _PARAMETER.sub(r"{\1}", prefix + route.endpoint.path)
-        paths.setdefault(shown, {})[route.endpoint.method.lower()] = _operation(route, by_kind, service)
+    for prefix, route in prefixed_routes:
+        shown_path = _PARAMETER.sub(r"{\1}", prefix + route.endpoint.path)
+        paths.setdefault(shown_path, {})[route.endpoint.method.lower()] = _operation(route, by_kind, service)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -110,13 +110,13 @@ def _loosen_arrays(component: dict[str, Any]) -> None:
 
 
 def _operation(route: Route[Any], by_kind: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    endpoint, named = route.endpoint, service.path_parameters
+    endpoint, path_names = route.endpoint, service.path_parameters
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": route.summary,
         "tags": [endpoint.tag],
         "parameters": [
-            *(_path_parameter(name, named.get(name)) for name in _PARAMETER.findall(endpoint.path)),
+            *(_path_parameter(name, path_names.get(name)) for name in _PARAMETER.findall(endpoint.path)),
             *map(_parameter, endpoint.parameters),
         ],
         "responses": {str(status): _reply(status, kind, by_kind) for status, kind in endpoint.gives.items()},

@@ -76,6 +76,6 @@ def page_of_many(
 ) -> Page[T]:
     """As `page_of`, but `results` makes all rows of the reply at once."""
     has_more = len(rows) > amount
-    shown = rows[:amount] if has_more else rows
-    following = key(shown[-1]) if has_more else ""
-    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), results(shown))
+    page = rows[:amount] if has_more else rows
+    next_token = key(page[-1]) if has_more else ""
+    return Page(Pagination(has_more, next_token, len(page), AMOUNT_MAX), results(page))

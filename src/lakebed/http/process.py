@@ -110,11 +110,11 @@ def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *,
     """
     try:
         _server(application, site.serving, ready=ready).run(sockets=[listener])
-        lost = site.serving.lost()
+        reason = site.serving.lost()
     finally:
         site.close()
-    if lost is not None:
-        raise lost
+    if reason is not None:
+        raise reason
 
 
 class RunningServer(Generic[P, C]):

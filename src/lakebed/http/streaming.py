@@ -106,30 +106,30 @@ async def _upload(chunks: AsyncIterator[list[bytes]], *, into: Callable[[Iterato
             yield from piece
             loop.call_soon_threadsafe(capacity.release)
 
-    running = loop.run_in_executor(slot.pool, into, arriving())
+    running_upload = loop.run_in_executor(slot.pool, into, arriving())
     try:
         async for chunk in chunks:
-            await _either(capacity.acquire(), running)
-            if running.done():  # the call failed: the rest of the body is not needed
+            await _either(capacity.acquire(), running_upload)
+            if running_upload.done():  # the call failed: the rest of the body is not needed
                 break
             pieces.put(chunk)
             slot.note_delivery()
     except BaseException as error:
         pieces.put(_Ended(error))
-        await asyncio.wait([running])
-        running.exception()  # it ends with our own error, which is raised here
+        await asyncio.wait([running_upload])
+        running_upload.exception()  # it ends with our own error, which is raised here
         raise
     slot.complete()
     pieces.put(_Ended())
-    return await running
+    return await running_upload
 
 
 async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
     """Wait for capacity, or for the end of the call that frees it."""
-    waiting = asyncio.ensure_future(capacity)
-    await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
-        waiting.cancel()
+    wait = asyncio.ensure_future(capacity)
+    await asyncio.wait([wait, running], return_when=asyncio.FIRST_COMPLETED)
+    if not wait.done():
+        wait.cancel()
 
 
 async def download(open_chunks: Callable[[], Iterator[R]], *, pool: Executor) -> AsyncGenerator[R, None]:
@@ -144,12 +144,12 @@ async def download(open_chunks: Callable[[], Iterator[R]], *, pool: Executor) ->
     async def rest() -> AsyncGenerator[R, None]:
         chunk = first
         while chunk is not None:
-            following = loop.run_in_executor(pool, next, chunks, None)
+            next_chunk = loop.run_in_executor(pool, next, chunks, None)
             try:
                 yield chunk
-                chunk = await following
+                chunk = await next_chunk
             finally:
-                if not following.cancel() and not following.cancelled():
-                    following.exception()  # the client disconnected: there is no reply for it to end
+                if not next_chunk.cancel() and not next_chunk.cancelled():
+                    next_chunk.exception()  # the client disconnected: there is no reply for it to end
 
     return rest()

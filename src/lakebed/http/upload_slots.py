@@ -92,8 +92,8 @@ class UploadSlots:
                     self._freed.notify()
 
     def _end_idlest(self) -> None:
-        running = [slot for slot in self._held if slot.delivered_s is not None]
-        idlest = min(running, key=lambda slot: slot.delivered_s or 0.0, default=None)
+        running_slots = [slot for slot in self._held if slot.delivered_s is not None]
+        idlest = min(running_slots, key=lambda slot: slot.delivered_s or 0.0, default=None)
         now_s = asyncio.get_running_loop().time()
         if idlest is not None and idlest.delivered_s is not None and now_s - idlest.delivered_s >= self._idle_s:
             idlest.end()

@@ -203,9 +203,9 @@ def validate_change(
         if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
             _check_value(value)
         size += len(key) + len(value)
-    gone = [check_key(key) for key in dict.fromkeys(deletes) if key not in new]
-    _check_size(size + sum(map(len, gone)))
-    return Change(new, gone, expected)
+    deleted_keys = [check_key(key) for key in dict.fromkeys(deletes) if key not in new]
+    _check_size(size + sum(map(len, deleted_keys)))
+    return Change(new, deleted_keys, expected)
 
 
 def validate_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | None]) -> tuple[list[bytes], list[bytes]]:

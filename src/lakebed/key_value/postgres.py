@@ -227,13 +227,13 @@ class PostgresSnapshot(KeyValueSnapshot):
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Cost: 1 round trip a ten thousand keys."""
-        wanted = [check_key(key) for key in keys]
+        checked_keys = [check_key(key) for key in keys]
         self._require_connection()
         values: dict[bytes, bytes] = {}
-        remaining = iter(dict.fromkeys(wanted))
-        while some := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
-            values.update(self._rows(_GET_MANY, [some]))
-        return [values.get(key) for key in wanted]
+        remaining = iter(dict.fromkeys(checked_keys))
+        while batch := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
+            values.update(self._rows(_GET_MANY, [batch]))
+        return [values.get(key) for key in checked_keys]
 
     def _pages(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
         bounds = validate_bounds(start, end)
@@ -244,9 +244,9 @@ class PostgresSnapshot(KeyValueSnapshot):
         after, count = start or b"", _PAGE_ROW_COUNT
         comparison = ">="
         while True:
-            below = "" if end is None else "AND key < %b "
+            end_condition = "" if end is None else "AND key < %b "
             query = (
-                f"SELECT key, value FROM lakebed_pairs WHERE key {comparison} %b {below}AND value IS NOT NULL "
+                f"SELECT key, value FROM lakebed_pairs WHERE key {comparison} %b {end_condition}AND value IS NOT NULL "
                 "ORDER BY key LIMIT %b"
             )
             page = self._rows(query, [after, *([] if end is None else [end]), count])
@@ -379,7 +379,7 @@ class PostgresKeyValue(KeyValue):
             connection.execute("COMMIT")
             return
         except self._psycopg.Error as error:
-            lost = error
+            lost_error = error
         connection.close()  # nothing else may be written by it: its row is the answer
         with self._lock:
             self._unresolved |= {numbered}
@@ -392,7 +392,7 @@ class PostgresKeyValue(KeyValue):
                 kind="commit_unanswered",
             ) from unanswered
         if not is_committed:
-            raise_translated(lost, shown=self._connections.shown)
+            raise_translated(lost_error, shown=self._connections.shown)
 
     def _wait_for_outcome(self, numbered: NumberedWrite) -> bool:
         """Return whether a transaction was committed. Raises `Unavailable` if that is not known yet."""
@@ -442,9 +442,9 @@ def _write_change(connection: Connection, change: Change, numbered: NumberedWrit
             for statement in _statements((key, news[key]) for key in group):
                 connection.execute(_PUT_MANY, statement)
     # These are ours already, as rows without a value: nothing is waited for, whatever the order.
-    gone = [key for key in change.deletes if key not in expected]
-    for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
-        connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
+    deleted_keys = [key for key in change.deletes if key not in expected]
+    for start in range(0, len(deleted_keys), _STATEMENT_ROW_COUNT_MAX):
+        connection.execute(_DELETE_MANY, [deleted_keys[start : start + _STATEMENT_ROW_COUNT_MAX]])
     connection.execute(_STORE_NUMBER, numbered)
     return None
 

@@ -77,10 +77,10 @@ class Background:
         with self._lock:
             now_s = self._environment.clock.monotonic_s()
             due = [any((at_s := due(now_s)) is not None and at_s <= now_s for due, _ in duty.steps) for duty in others]
-        waiting = [duty for duty, is_due in zip(others, due, strict=True) if not is_due]
-        self._spawn(_Duty(name, steps, tuple(map(self._beginning_of, waiting))))
+        idle_duties = [duty for duty, is_due in zip(others, due, strict=True) if not is_due]
+        self._spawn(_Duty(name, steps, tuple(map(self._beginning_of, idle_duties))))
         for duty in others:
-            if duty not in waiting:
+            if duty not in idle_duties:
                 self._spawn(duty)
 
     def _spawn(self, duty: _Duty) -> None:

@@ -179,8 +179,8 @@ def _as_list(column: Any, name: str) -> list[Any]:
         kind = column.type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             column = column.cast(pa.large_binary())
-        listed: list[Any] = column.to_pylist()
-        return listed
+        items: list[Any] = column.to_pylist()
+        return items
     if isinstance(column, bytes | str) or not isinstance(column, Iterable):
         raise InvalidRequest(
             f"The {name} are one {type(column).__name__}: give a sequence of bytes or an Arrow column.",

@@ -157,12 +157,14 @@ def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | No
             f"A checkpoint is named by its id or name as text, and {type(id_or_name).__name__} was given.",
             kind="wrong_type",
         )
-    wanted = id_or_name.lower()
+    wanted_id = id_or_name.lower()
     for checkpoint in manifest.checkpoints:
-        if checkpoint.id == wanted:
+        if checkpoint.id == wanted_id:
             return checkpoint
-    named = [checkpoint for checkpoint in manifest.checkpoints if checkpoint.name == id_or_name]
-    return next((checkpoint for checkpoint in named if checkpoint.is_live(now_ms)), named[-1] if named else None)
+    namesakes = [checkpoint for checkpoint in manifest.checkpoints if checkpoint.name == id_or_name]
+    return next(
+        (checkpoint for checkpoint in namesakes if checkpoint.is_live(now_ms)), namesakes[-1] if namesakes else None
+    )
 
 
 def _unknown(id_or_name: str, url: str, manifest: Manifest) -> InvalidRequest:
@@ -250,8 +252,8 @@ def with_latest(manifest: Manifest, checkpoint: Checkpoint, *, last_wal_id: int)
         last_wal_id: the last log object listed since `manifest` was read (`last_durable_wal_id`).
     """
     assert checkpoint.manifest_id == manifest.manifest_id + 1, "the checkpoint is on another manifest"
-    seen = max(manifest.wal_id_last_seen, last_wal_id)
-    return msgspec.structs.replace(with_checkpoint(manifest, checkpoint), wal_id_last_seen=seen)
+    last_seen = max(manifest.wal_id_last_seen, last_wal_id)
+    return msgspec.structs.replace(with_checkpoint(manifest, checkpoint), wal_id_last_seen=last_seen)
 
 
 def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) -> Manifest:
@@ -267,8 +269,12 @@ def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) ->
 
 def without_checkpoint(manifest: Manifest, id: str) -> Manifest:
     """Return the manifest without one checkpoint, by id; unchanged if it has no such checkpoint."""
-    kept = tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id != id)
-    return manifest if len(kept) == len(manifest.checkpoints) else msgspec.structs.replace(manifest, checkpoints=kept)
+    remaining = tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id != id)
+    return (
+        manifest
+        if len(remaining) == len(manifest.checkpoints)
+        else msgspec.structs.replace(manifest, checkpoints=remaining)
+    )
 
 
 def without_expired(manifest: Manifest, now_ms: int) -> Manifest:
@@ -292,10 +298,10 @@ def last_durable_wal_id(location: DatabaseLocation, manifest: Manifest) -> int:
 
     Cost: 1 LIST for each thousand unflushed log objects; nothing for a database without a log.
     """
-    known = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
+    wal_id = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
     if not manifest.wal_enabled:
-        return known
-    return max(known, WalLog(location).last_id(known))
+        return wal_id
+    return max(wal_id, WalLog(location).last_id(wal_id))
 
 
 def create_checkpoint(
@@ -324,9 +330,9 @@ def create_checkpoint(
     each later manifest; if the log has grown since the newest manifest, also a manifest of its own, which names every
     checkpoint of its time. Source: "Creating a Checkpoint".
     """
-    wanted = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
-    made = make_checkpoint(location, wanted, owner=owner, version=version)
-    return CheckpointCreateResult(made.id, made.manifest_id)
+    checkpoint_options = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
+    checkpoint = make_checkpoint(location, checkpoint_options, owner=owner, version=version)
+    return CheckpointCreateResult(checkpoint.id, checkpoint.manifest_id)
 
 
 def make_checkpoint(
@@ -351,18 +357,18 @@ def make_checkpoint(
         last_wal_id = 0
         if options.source is None and version is None:
             last_wal_id = last_durable_wal_id(location, manifest)
-            pinned = find_same_version(manifest, log, now_ms=now_ms, last_wal_id=last_wal_id)
+            pinned_version = find_same_version(manifest, log, now_ms=now_ms, last_wal_id=last_wal_id)
         else:
-            pinned = _manifest_to_pin(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
+            pinned_version = _manifest_to_pin(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
         own_checkpoint = new_checkpoint(
-            manifest.manifest_id + 1 if pinned is None else pinned,
+            manifest.manifest_id + 1 if pinned_version is None else pinned_version,
             id=own_id,
             now_ms=now_ms,
             owner=owner,
             lifetime_ms=lifetime_ms,
             name=options.name,
         )
-        if pinned is None:
+        if pinned_version is None:
             return with_latest(manifest, own_checkpoint, last_wal_id=last_wal_id)
         return with_checkpoint(manifest, own_checkpoint)
 
@@ -386,13 +392,13 @@ def find_same_version(manifest: Manifest, log: ManifestLog, *, now_ms: int, last
     """
     if last_wal_id > manifest.wal_id_last_seen:
         return None
-    pinned = [
+    candidates = [
         checkpoint.manifest_id
         for checkpoint in live_checkpoints(manifest, now_ms)
         # Writers and readers pin another manifest of a version each time, so theirs cannot be shared.
         if checkpoint.manifest_id >= manifest.content_since and checkpoint.owner.kind in _LASTING_KINDS
     ]
-    newest_pinned = max(pinned, default=manifest.manifest_id)
+    newest_pinned = max(candidates, default=manifest.manifest_id)
     if newest_pinned != manifest.manifest_id:
         try:
             if _is_same_version(log.load(newest_pinned), manifest):
@@ -495,8 +501,8 @@ def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: boo
         nonlocal deleted
         if deleted is None:  # otherwise a race was lost: delete the checkpoint found first, even if its name has moved
             deleted = checkpoint_to_delete(location, manifest, id_or_name, force=force)
-        changed = without_checkpoint(manifest, deleted.id)
-        return None if changed is manifest else changed
+        manifest_without = without_checkpoint(manifest, deleted.id)
+        return None if manifest_without is manifest else manifest_without
 
     ManifestLog(location).update(change, fresh=True)
     assert deleted is not None
@@ -516,13 +522,13 @@ def checkpoint_to_delete(location: DatabaseLocation, manifest: Manifest, id_or_n
 def _ownership_error(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
     owner = checkpoint.owner
     if owner.kind == "clone":
-        who = f"the clone {owner.url}"
+        holder = f"the clone {owner.url}"
     elif owner.kind == "reader":
-        who = f"a reader on {owner.host}, process {owner.pid},"
+        holder = f"a reader on {owner.host}, process {owner.pid},"
     else:
-        who = f"the {owner.kind} of epoch {owner.epoch}"
+        holder = f"the {owner.kind} of epoch {owner.epoch}"
     return InvalidRequest(
-        f"The checkpoint {checkpoint.id} of {url} is not a user's: {who} reads its files through it; "
+        f"The checkpoint {checkpoint.id} of {url} is not a user's: {holder} reads its files through it; "
         f"{verb} with force (--force) only if that is gone for good.",
         kind="checkpoint_owned",
         url=url,
@@ -541,8 +547,8 @@ def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, exp
     """
     manifest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()
-    shown = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
+    checkpoints = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
     return sorted(
-        (checkpoint for checkpoint in shown if name is None or checkpoint.name == name),
+        (checkpoint for checkpoint in checkpoints if name is None or checkpoint.name == name),
         key=lambda checkpoint: (checkpoint.created_at_ms, checkpoint.id),
     )

@@ -64,9 +64,9 @@ class CheckpointRefs:
 
         Call it while deciding on an update of the manifest. That update may remove all others.
         """
-        shown = self._shown()
+        shown_ids = self._shown()
         with self._lock:
-            position = max((i for i, (file_set, _) in enumerate(self._recent) if file_set is shown), default=0)
+            position = max((i for i, (file_set, _) in enumerate(self._recent) if file_set is shown_ids), default=0)
             self._older += [weakref.ref(ref) for _, ref in self._recent[:position]]
             del self._recent[:position]
             alive = [ref for ref in (reference() for reference in self._older) if ref is not None]

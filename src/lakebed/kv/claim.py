@@ -126,7 +126,7 @@ def claim_writer(
     options = options or DatabaseOptions()
     check_lifetime(options.lease_lifetime_ms)
     log = ManifestLog(location)
-    manifest, created = _open_or_create(location, log, options=options, create=create, after_destroy=after_destroy)
+    manifest, is_new = _open_or_create(location, log, options=options, create=create, after_destroy=after_destroy)
     check_open(manifest, location.url)
     _check_operator(manifest, options, location.url)
     checkpoint_id = new_uuid(location.environment.rng)
@@ -134,21 +134,21 @@ def claim_writer(
     def bump(manifest: Manifest, last_wal_id: int) -> Manifest:
         check_open(manifest, location.url)
         _check_operator(manifest, options, location.url)
-        changed = _with_new_epoch(manifest, location, compaction=options.compaction, last_wal_id=last_wal_id)
+        claimed_manifest = _with_new_epoch(manifest, location, compaction=options.compaction, last_wal_id=last_wal_id)
         checkpoint = Checkpoint(
             id=checkpoint_id,
             manifest_id=manifest.manifest_id + 1,
             created_at_ms=location.environment.clock.now_ms(),
-            owner=Owner("writer", epoch=changed.writer_epoch),
+            owner=Owner("writer", epoch=claimed_manifest.writer_epoch),
         )
         return msgspec.structs.replace(
-            changed,
-            checkpoints=(*changed.checkpoints, checkpoint),
+            claimed_manifest,
+            checkpoints=(*claimed_manifest.checkpoints, checkpoint),
             merge_operator=manifest.merge_operator or options.merge_operator,
             wal_enabled=options.wal_enabled,
         )
 
-    _LOG.info("opening for writing", database=location.url, created=created, take_over=take_over)
+    _LOG.info("opening for writing", database=location.url, created=is_new, take_over=take_over)
     return _claim(
         location,
         log,
@@ -157,7 +157,7 @@ def claim_writer(
             bump=bump,
             owns_compaction=options.compaction,
             checkpoint_id=checkpoint_id,
-            created=created,
+            created=is_new,
             needs_fence=False,
         ),
         take_over=take_over,
@@ -346,12 +346,12 @@ def _overtaken_by(location: DatabaseLocation, claimed: Manifest, epoch: int) -> 
 
 
 def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
-    stored, asked = manifest.merge_operator, options.merge_operator
+    stored, wanted = manifest.merge_operator, options.merge_operator
     if stored is not None:
         find_operator(stored)  # a process that cannot read the database must not fence its writer
-    if stored is not None and asked is not None and stored != asked:
+    if stored is not None and wanted is not None and stored != wanted:
         raise InvalidRequest(
-            f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the "
+            f"The database {url} merges with {stored!r}, and {wanted!r} was asked for: its operands are meant for the "
             "first.",
             kind="merge_operator_mismatch",
             url=url,

@@ -121,8 +121,8 @@ def _check_places(location: DatabaseLocation, parent: DatabaseLocation, *, copy:
 
 def _store_of(url: str) -> tuple[str, str]:
     """Return what one set of credentials reaches: a bucket or container, local folders, or this process's memory."""
-    parsed = parse_url(url)
-    return parsed.scheme, "" if parsed.scheme in ("file", "memory") else parsed.place
+    location = parse_url(url)
+    return location.scheme, "" if location.scheme in ("file", "memory") else location.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +166,9 @@ class _Attempt:
                     return current
                 secured = self._secure(current)
             if secured is not None and self._copy_over(secured):
-                finished = self._finish(secured)
-                if finished is not None:
-                    return finished
+                manifest = self._finish(secured)
+                if manifest is not None:
+                    return manifest
         raise Conflict(
             f"Other processes are making the clone {self._location.url}: wait for them, then call this again.",
             url=self._location.url,
@@ -197,8 +197,8 @@ class _Attempt:
         if self._asked.lower() != source.checkpoint:
             try:
                 is_same = self._source().checkpoint == source.checkpoint
-            except (InvalidRequest, NotFound) as gone:
-                if source.name != self._asked or gone.kind not in _GONE_KINDS:
+            except (InvalidRequest, NotFound) as error:
+                if source.name != self._asked or error.kind not in _GONE_KINDS:
                     raise
                 is_same = True
             if not is_same:
@@ -216,14 +216,14 @@ class _Attempt:
         if is_ours:
             return
         if current.destroyed_at_ms is not None:
-            what = "a database that was destroyed"
+            reason = "a database that was destroyed"
         elif source is None:
-            what = "a database that is not a clone"
+            reason = "a database that is not a clone"
         else:
             version = "its latest version" if source.checkpoint is None else f"its checkpoint {source.checkpoint}"
-            what = f"{'a clone' if current.initialized else 'an unfinished clone'} of {source.url} from {version}"
+            reason = f"{'a clone' if current.initialized else 'an unfinished clone'} of {source.url} from {version}"
         raise AlreadyExists(
-            f"There is {what} at {self._location.url} already: choose another place for this clone of "
+            f"There is {reason} at {self._location.url} already: choose another place for this clone of "
             f"{self._parent.url}.",
             kind="database_exists",
             url=self._location.url,
@@ -256,10 +256,12 @@ class _Attempt:
 
     def _pin(self) -> _Start:
         """Take pins in the parent, then in every further ancestor that owns a file."""
-        made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._location.url, lifetime=self._lifetime)
-        entries = [ExternalDatabase(self._parent.url, self._asked or made.id, made.id, ())]
+        checkpoint = pin_parent(
+            self._parent, checkpoint=self._asked, clone_url=self._location.url, lifetime=self._lifetime
+        )
+        entries = [ExternalDatabase(self._parent.url, self._asked or checkpoint.id, checkpoint.id, ())]
         try:
-            manifest = ManifestLog(self._parent).load(made.manifest_id)
+            manifest = ManifestLog(self._parent).load(checkpoint.manifest_id)
             if not self._copy:
                 owners = entries_of_files(manifest, file_ids(manifest))
                 pins, failure = self._pin_in_each([(entry.url, entry.pin) for entry, _ in owners])
@@ -270,8 +272,8 @@ class _Attempt:
                 ]
                 if failure is not None:
                     raise failure
-                others = {id for entry in entries for id in entry.file_ids}
-                own_ids = tuple(file.id for file in manifest.file_set.files() if file.id not in others)
+                foreign_ids = {id for entry in entries for id in entry.file_ids}
+                own_ids = tuple(file.id for file in manifest.file_set.files() if file.id not in foreign_ids)
                 entries[0] = msgspec.structs.replace(entries[0], file_ids=own_ids)
         except LakebedError:
             self._release(entries)
@@ -300,9 +302,9 @@ class _Attempt:
             except LakebedError as failure:
                 return failure
 
-        taken = self._in_each(pin, sources)
-        failure = next((answer for answer in taken if isinstance(answer, LakebedError)), None)
-        return [None if isinstance(answer, LakebedError) else answer for answer in taken], failure
+        pinned_entries = self._in_each(pin, sources)
+        failure = next((answer for answer in pinned_entries if isinstance(answer, LakebedError)), None)
+        return [None if isinstance(answer, LakebedError) else answer for answer in pinned_entries], failure
 
     def _in_each(self, call: Callable[[T], R], ancestors: Sequence[T]) -> list[R]:
         """Call a function for each ancestor, several concurrently. Return the results in order."""
@@ -343,17 +345,20 @@ class _Attempt:
         if not dead:
             return current
         pins, failure = self._pin_in_each([(entries[index].url, entries[index].source_checkpoint) for index in dead])
-        kept = list(entries)
-        taken: list[ExternalDatabase] = []
+        secured_entries = list(entries)
+        pinned_entries: list[ExternalDatabase] = []
         for index, pin in zip(dead, pins, strict=True):
             if pin is not None:
-                kept[index] = msgspec.structs.replace(entries[index], pin=pin)
-                taken.append(kept[index])
+                secured_entries[index] = msgspec.structs.replace(entries[index], pin=pin)
+                pinned_entries.append(secured_entries[index])
         if failure is not None:
-            self._release(taken)
+            self._release(pinned_entries)
             raise failure
         return self._rewrite(
-            current, lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(kept)), taken, ()
+            current,
+            lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(secured_entries)),
+            pinned_entries,
+            (),
         )
 
     def _keep(self, manifest: Manifest, index: int, *, lifetime: timedelta | None) -> Checkpoint | None:
@@ -373,9 +378,9 @@ class _Attempt:
 
     def _keep_others(self, manifest: Manifest, *, lifetime: timedelta | None) -> list[int]:
         """Extend the pins in further ancestors, several concurrently. Return the indices of dead pins."""
-        others = range(1, len(manifest.external_databases))
-        pins = self._in_each(lambda index: self._keep(manifest, index, lifetime=lifetime), others)
-        return [index for index, pin in zip(others, pins, strict=True) if pin is None]
+        other_places = range(1, len(manifest.external_databases))
+        pins = self._in_each(lambda index: self._keep(manifest, index, lifetime=lifetime), other_places)
+        return [index for index, pin in zip(other_places, pins, strict=True) if pin is None]
 
     def _rebase(self, manifest: Manifest, base: _Start) -> Manifest:
         assert manifest.source is not None
@@ -463,12 +468,12 @@ class _Attempt:
         def copy_file(index: int) -> None:
             store, path = locations.locate(files[index].id)
             body = memoryview(store.get(path)).cast("B")
-            stated = files[index].size_bytes
-            if body.nbytes != stated:
+            stated_bytes = files[index].size_bytes
+            if body.nbytes != stated_bytes:
                 raise Corruption(
-                    f"{path} in {store.root_url} has {body.nbytes} bytes, and its version says {stated}.",
+                    f"{path} in {store.root_url} has {body.nbytes} bytes, and its version says {stated_bytes}.",
                     path=path,
-                    offset=min(body.nbytes, stated),
+                    offset=min(body.nbytes, stated_bytes),
                 )
             create_once(self._location.store, path, body, environment=self._location.environment)
 
@@ -493,10 +498,10 @@ class _Attempt:
                 external_databases=() if self._copy else entries,
             )
 
-        finished = self._log.update(change)
+        current = self._log.update(change)
         if self._copy and is_ours:
             self._release(entries)
-        return finished if is_ours else None
+        return current if is_ours else None
 
 
 class _PinsDied(Exception):

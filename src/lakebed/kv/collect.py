@@ -112,12 +112,12 @@ def collect_once(
 ) -> Collection:
     """Run one collection, as `collect_garbage`; also report whether the database is gone. A step function."""
     with freeing_space():
-        done = _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
-    if done.gone:
+        collection = _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    if collection.gone:
         location.drop_reserve()
     elif not dry_run:
         location.keep_reserve()
-    return done
+    return collection
 
 
 class _Round:
@@ -221,9 +221,9 @@ class _Round:
         )
 
     def _load_pinned(self, manifest: Manifest, ended_ms: int) -> Pinned:
-        wanted = ids_of_pins(manifest, now_ms=ended_ms)
+        pinned_ids = ids_of_pins(manifest, now_ms=ended_ms)
         self._loaded.setdefault(manifest.manifest_id, manifest)
-        missing = sorted(wanted - self._loaded.keys())
+        missing = sorted(pinned_ids - self._loaded.keys())
         if len(missing) < 2:
             self._loaded.update(map(self._load, missing))
         else:
@@ -232,7 +232,7 @@ class _Round:
                 self._loaded.update(pool.map(self._load, missing))
             finally:
                 pool.close()
-        return {manifest_id: self._loaded[manifest_id] for manifest_id in wanted}
+        return {manifest_id: self._loaded[manifest_id] for manifest_id in pinned_ids}
 
     def _load(self, manifest_id: int) -> tuple[int, Manifest | None]:
         try:
@@ -269,24 +269,24 @@ class _Round:
             URLs of ancestors that are not needed any more, and the reasons why further unneeded ones could not be
             released.
         """
-        released: dict[str, str] = {}
+        released_pins: dict[str, str] = {}
         unreached: list[str] = []
         for entry in entries:
             try:
                 release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=decided)
-                released[entry.pin] = entry.url
+                released_pins[entry.pin] = entry.url
             except LakebedError as error:
                 unreached.append(f"The checkpoint {entry.pin} in {entry.url} is needed no more and stays: {error}")
 
         def change(manifest: Manifest) -> Manifest | None:
-            kept = tuple(entry for entry in manifest.external_databases if entry.pin not in released)
-            if len(kept) == len(manifest.external_databases):
+            remaining = tuple(entry for entry in manifest.external_databases if entry.pin not in released_pins)
+            if len(remaining) == len(manifest.external_databases):
                 return None
-            return msgspec.structs.replace(manifest, external_databases=kept)
+            return msgspec.structs.replace(manifest, external_databases=remaining)
 
-        if released:
+        if released_pins:
             self._log.update(change)
-        return tuple(released.values()), unreached
+        return tuple(released_pins.values()), unreached
 
 
 class Collector:
@@ -321,18 +321,20 @@ class Collector:
             warnings of its report, and the others are still collected.
         """
         progress = progress or self._progress
-        done: dict[str, Collection] = {}
+        collections: dict[str, Collection] = {}
         for url, location in list(self._locations.items()):
             try:
-                done[url] = collect_once(location, options=self._options, dry_run=self._dry_run, progress=progress)
+                collections[url] = collect_once(
+                    location, options=self._options, dry_run=self._dry_run, progress=progress
+                )
             except LakebedError as error:
                 is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
                 plan = CollectionPlan(store_name(location), (), (), {}, (f"{url} was not collected: {error}",))
                 report = report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run)
-                done[url] = Collection(report, gone=is_gone, error=error)
-            if done[url].gone:
+                collections[url] = Collection(report, gone=is_gone, error=error)
+            if collections[url].gone:
                 del self._locations[url]
-        return done
+        return collections
 
     def run(
         self,
@@ -349,8 +351,8 @@ class Collector:
         """
         clock = next((location.environment.clock for location in self._locations.values()), None)
         while clock is not None and self._locations and not until():
-            done = self.collect_once()
+            collections = self.collect_once()
             if tell is not None:
-                tell(done)
+                tell(collections)
             if self._locations:
                 clock.sleep(every.total_seconds())

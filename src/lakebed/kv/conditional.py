@@ -98,8 +98,8 @@ def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, 
     try:
         if any(writer.tree.written_since(key, since) for key in expected):
             raise _Overtaken
-    except Conflict as forgotten:
-        raise _Overtaken from forgotten
+    except Conflict as error:
+        raise _Overtaken from error
 
 
 class _Overtaken(Exception):  # only used between functions of this module

@@ -128,11 +128,11 @@ def _check_unpinned(manifest: Manifest, location: DatabaseLocation, *, now_ms: i
     live = tuple(checkpoint for checkpoint in live if checkpoint.owner.kind not in _ROLES)
     if not live:
         return
-    shown = "; ".join(describe_checkpoint(checkpoint) for checkpoint in live)
+    descriptions = "; ".join(describe_checkpoint(checkpoint) for checkpoint in live)
     count = "a live checkpoint" if len(live) == 1 else f"{len(live)} live checkpoints"
     raise InvalidRequest(
-        f"The database {location.url} cannot be destroyed at once, for it has {count}: {shown}. Delete them or let "
-        "them expire, or destroy it softly (--soft).",
+        f"The database {location.url} cannot be destroyed at once, for it has {count}: {descriptions}. Delete them or "
+        "let them expire, or destroy it softly (--soft).",
         kind="invalid_deletion",
         url=location.url,
         checkpoints=[checkpoint.id for checkpoint in live],
@@ -155,12 +155,14 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
         if not soft:
             _check_unpinned(manifest, location, now_ms=agreed_ms)
         # The same update removes dead pins, so that no process whose clock is behind can still use one.
-        kept = without_expired(manifest, agreed_ms)
+        without_dead = without_expired(manifest, agreed_ms)
         return msgspec.structs.replace(
-            kept,
+            without_dead,
             destroyed_at_ms=location.environment.clock.now_ms(),
             jobs=(),
-            checkpoints=tuple(checkpoint for checkpoint in kept.checkpoints if checkpoint.owner.kind not in _ROLES),
+            checkpoints=tuple(
+                checkpoint for checkpoint in without_dead.checkpoints if checkpoint.owner.kind not in _ROLES
+            ),
         )
 
     return log.update(change)

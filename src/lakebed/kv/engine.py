@@ -58,12 +58,12 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     if options.cache_bytes is not None:
         cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
     refs = CheckpointRefs(shown=lambda: tree.file_set, runtime=environment.runtime)
-    pinned = _load_pinned_manifest(claim)
+    pinned_manifest = _load_pinned_manifest(claim)
     publisher = WriterPublisher(
         location,
         log=claim.log,
         epoch=claim.epoch,
-        manifest=pinned,
+        manifest=pinned_manifest,
         checkpoint_id=_checkpoint_id(claim),
         refs=refs,
         file_count_max=options.file_count_max,
@@ -90,7 +90,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     )
     if newest is not None:
         tree.active = newest
-    if pinned is not manifest:
+    if pinned_manifest is not manifest:
         tree.poll_once()  # a compactor published during the opening: show its version
     groups = _log_groups(location, claim, tree, options=options) if options.wal_enabled else None
     return Engine(tree, publisher, refs, groups, cache, operator)

@@ -334,7 +334,7 @@ class LogGroups:
             with self._lock:
                 group = self._sealed[0] if self._sealed else None
                 first = self.last_wal_id + 1 if group is None else group.wal_id
-                landed = self._last_sequence_in_log() if group is None else group.first_sequence - 1
+                last_sequence = self._last_sequence_in_log() if group is None else group.first_sequence - 1
             is_tried = group is not None and group.body is not None
             # A fence takes the next free id, and is never deleted. An append that is under way may have succeeded, and
             # a newer owner may even have collected its object since. Then that owner's fence has the id after it.
@@ -343,12 +343,12 @@ class LogGroups:
                     if self._wal.exists(wal_id):
                         epoch = self._wal.read(wal_id).epoch
                         if epoch != self._epoch:
-                            return epoch, landed
+                            return epoch, last_sequence
                         if group is None or wal_id > first:
                             break  # an append has begun and succeeded during this call: the end of the log is not known
-                        landed = group.last_sequence
+                        last_sequence = group.last_sequence
                 else:
-                    return self._epoch, landed  # there is no fence
+                    return self._epoch, last_sequence  # there is no fence
             except NotFound:
                 continue  # the object was created, flushed and collected during this call
 

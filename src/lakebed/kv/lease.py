@@ -173,19 +173,22 @@ def _ownership_error(lease: _LeaseJson, *, process: Process, url: str, now_ms: i
         process: the process that opens. It may be the owner itself, with the database open elsewhere in its code.
     """
     where = f" at {lease.endpoint}" if lease.endpoint else ""
-    since, left = format_duration(max(0, now_ms - lease.taken_at_ms)), format_duration(lease.expires_at_ms - now_ms)
+    since, time_left = (
+        format_duration(max(0, now_ms - lease.taken_at_ms)),
+        format_duration(lease.expires_at_ms - now_ms),
+    )
     if process.boot is not None and (lease.host, lease.boot, lease.pid) == (process.host, process.boot, process.pid):
-        rest = (
+        advice = (
             "which is this process: close the open database first (for an older version, call its restore), or pass "
             "take_over=True to end it."
         )
     else:
-        rest = (
-            f"for {since}, and its lease lasts {left} more unless renewed: close it there, wait, or end "
+        advice = (
+            f"for {since}, and its lease lasts {time_left} more unless renewed: close it there, wait, or end "
             "that writer with --take-over of `lakebed kv` or `lakebed serve` (in Python take_over=True)."
         )
     return Conflict(
-        f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, {rest}",
+        f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, {advice}",
         kind="owned",
         url=url,
         host=lease.host,

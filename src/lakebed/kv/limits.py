@@ -50,12 +50,12 @@ def check_type(options: Any, expected: type[T]) -> T:
 def check_database_options(options: DatabaseOptions) -> None:
     """Raise `InvalidRequest`, kind ``invalid_option``, for a setting that cannot work."""
     check_type(options, DatabaseOptions)
-    for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
+    for names, low in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
         for name in names:
             value = getattr(options, name)
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int) or value < low:
                 raise InvalidRequest(
-                    f"The option {name} is a whole number of at least {least}, and {value!r} was given.",
+                    f"The option {name} is a whole number of at least {low}, and {value!r} was given.",
                     kind="invalid_option",
                     option=name,
                 )

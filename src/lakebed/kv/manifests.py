@@ -109,9 +109,9 @@ class ManifestLog:
         return None
 
     def _load(self, manifest_id: int) -> DecodedManifest:
-        seen = self._seen
-        if seen is not None and seen.manifest.manifest_id == manifest_id:
-            return seen
+        newest_seen = self._seen
+        if newest_seen is not None and newest_seen.manifest.manifest_id == manifest_id:
+            return newest_seen
         path = manifest_path(manifest_id)
         try:
             body = self._log.read(manifest_id)
@@ -131,8 +131,8 @@ class ManifestLog:
         return document
 
     def _remember(self, document: DecodedManifest) -> DecodedManifest:
-        seen = self._seen
-        if seen is None or seen.manifest.manifest_id < document.manifest.manifest_id:
+        newest_seen = self._seen
+        if newest_seen is None or newest_seen.manifest.manifest_id < document.manifest.manifest_id:
             self._seen = document
         return document
 
@@ -149,12 +149,12 @@ class ManifestLog:
         """
         try:
             return self._append(first, after=None).manifest
-        except Conflict as lost:
+        except Conflict as conflict:
             raise AlreadyExists(
                 f"There is a database at {self._location.url} already: open it, or choose another place.",
                 kind="database_exists",
                 url=self._location.url,
-            ) from lost
+            ) from conflict
 
     def update(self, change: Callable[[Manifest], Manifest | None], *, fresh: bool = False) -> Manifest:
         """Apply a change to the newest manifest and append the result.
@@ -184,11 +184,11 @@ class ManifestLog:
                     base = self._find_newest()
                     if base is None:
                         raise _no_database(self._location)
-                changed = change(base.manifest)
-                if changed is None:
+                next_manifest = change(base.manifest)
+                if next_manifest is None:
                     return base.manifest
                 try:
-                    return self._append(changed, after=base).manifest
+                    return self._append(next_manifest, after=base).manifest
                 except Conflict:
                     base = None
             raise Conflict(
@@ -203,11 +203,11 @@ class ManifestLog:
         if after is None:
             manifest_id, previous, content_since = _FIRST_ID, (), _FIRST_ID
         else:
-            below = after.manifest
-            manifest_id, previous = below.manifest_id + 1, (below.write_id, *below.previous_write_ids)
-            content_since = below.content_since if manifest.has_content_of(below) else manifest_id
+            base = after.manifest
+            manifest_id, previous = base.manifest_id + 1, (base.write_id, *base.previous_write_ids)
+            content_since = base.content_since if manifest.has_content_of(base) else manifest_id
             self._refuse_newer(after)
-        made = msgspec.structs.replace(
+        next_manifest = msgspec.structs.replace(
             manifest,
             manifest_id=manifest_id,
             write_id=new_uuid(self._environment.rng),
@@ -215,8 +215,8 @@ class ManifestLog:
             content_since=content_since,
             previous_write_ids=previous[:PREVIOUS_WRITE_IDS_MAX],
         )
-        self._log.append(manifest_id, encode_manifest(made), write_id=made.write_id)
-        return self._remember(DecodedManifest(made, FORMAT))
+        self._log.append(manifest_id, encode_manifest(next_manifest), write_id=next_manifest.write_id)
+        return self._remember(DecodedManifest(next_manifest, FORMAT))
 
     def _refuse_newer(self, document: DecodedManifest) -> None:
         if document.min_writer > FORMAT:
@@ -256,18 +256,18 @@ class ManifestLog:
         self._log.raise_boundary(below, write_ids=self._load_write_ids(manifest, down_to=self._log.boundary()))
 
     def _load_write_ids(self, manifest: Manifest, *, down_to: int) -> dict[int, str | None]:
-        known: dict[int, str | None] = {}
+        write_ids: dict[int, str | None] = {}
         while True:
-            known[manifest.manifest_id] = manifest.write_id
+            write_ids[manifest.manifest_id] = manifest.write_id
             for age, write_id in enumerate(manifest.previous_write_ids, start=1):
-                known[manifest.manifest_id - age] = write_id
+                write_ids[manifest.manifest_id - age] = write_id
             lowest = manifest.manifest_id - len(manifest.previous_write_ids)
             if lowest <= max(down_to, _FIRST_ID):
-                return known
+                return write_ids
             try:
                 manifest = self.load(lowest)
             except (NotFound, Corruption, UnsupportedFormat):
-                return known  # collected: a marker has the other write ids; or unreadable: the log reads it itself
+                return write_ids  # collected: a marker has the other write ids; or unreadable: the log reads it itself
 
     def withdraw_late(self) -> list[int]:
         """Delete manifests that were written after the boundary had passed them. As `NumberedLog.withdraw_late`."""
@@ -302,8 +302,8 @@ def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
         return "lake", "it is a lake, whose databases and tables lie below it"
-    shown = list_some(names, count_max=_NAMES_SHOWN_MAX)
-    return "other", f"the folder holds {shown}"
+    listing = list_some(names, count_max=_NAMES_SHOWN_MAX)
+    return "other", f"the folder holds {listing}"
 
 
 def _no_database(location: DatabaseLocation) -> NotFound:

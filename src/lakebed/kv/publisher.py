@@ -132,8 +132,8 @@ class CompactorPublisher:
                 epoch=manifest.compactor_epoch,
                 started_at_ms=self._location.environment.clock.now_ms(),
             )
-            others = tuple(other for other in manifest.jobs if other.kind != _JOB_KIND)
-            return msgspec.structs.replace(manifest, jobs=(*others, job))
+            other_jobs = tuple(other for other in manifest.jobs if other.kind != _JOB_KIND)
+            return msgspec.structs.replace(manifest, jobs=(*other_jobs, job))
 
         self._log.update(change)
         return _Job(self._location, id=job_id, start_id=start_id)
@@ -298,9 +298,9 @@ class WriterPublisher:
 
         def change(manifest: Manifest) -> Manifest | None:
             self._check_epoch(manifest)
-            changed = self._compactor.replace_inputs(manifest, job, task, run)
-            if changed is not None:
-                return self._add_checkpoint(changed)
+            compacted = self._compactor.replace_inputs(manifest, job, task, run)
+            if compacted is not None:
+                return self._add_checkpoint(compacted)
             return None if self._is_pinned(manifest) else self._add_checkpoint(manifest)
 
         return self._publish(change)
@@ -321,10 +321,10 @@ class WriterPublisher:
             self._check_epoch(manifest)
             if not self._is_pinned(manifest):
                 return self._add_checkpoint(manifest)
-            kept = self._checkpoints_to_keep(manifest)
-            if len(kept) == len(manifest.checkpoints):
+            checkpoints = self._checkpoints_to_keep(manifest)
+            if len(checkpoints) == len(manifest.checkpoints):
                 return None
-            return msgspec.structs.replace(manifest, checkpoints=kept)
+            return msgspec.structs.replace(manifest, checkpoints=checkpoints)
 
         return self._publish(change)
 
@@ -367,11 +367,11 @@ class WriterPublisher:
 
     def _checkpoints_to_keep(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
         """Return all checkpoints of other owners, and those of ours that are in use."""
-        needed = self._refs.ids_in_use()
+        ids_in_use = self._refs.ids_in_use()
         return tuple(
             checkpoint
             for checkpoint in manifest.checkpoints
-            if checkpoint.owner != self._owner or checkpoint.id in needed
+            if checkpoint.owner != self._owner or checkpoint.id in ids_in_use
         )
 
     def _check_count(self, manifest: Manifest) -> None:

@@ -73,10 +73,10 @@ class FixedView(ViewSource):
         return self._pinned is not None
 
     def pin_view(self) -> tuple[View, object]:
-        pinned = self._pinned
-        if pinned is None:
+        pinned_view = self._pinned
+        if pinned_view is None:
             raise Closed(self._closed)
-        return pinned
+        return pinned_view
 
     def explain(self, error: LakebedError) -> LakebedError:
         return self._writer.explain(error)
@@ -146,11 +146,11 @@ class ReadVerbs:
         if not isinstance(keys, Iterable):
             sentence = f"get_many takes several keys, and {type(keys).__name__} was given: give a list of bytes."
             raise InvalidRequest(sentence, kind="wrong_type")
-        wanted = list(keys)
-        _check_keys(wanted)
+        key_list = list(keys)
+        _check_keys(key_list)
         view, pin = self._source.pin_view()
         try:
-            return view.get_many(wanted)
+            return view.get_many(key_list)
         except LakebedError as error:
             raise_explained(self._source, error)
         finally:

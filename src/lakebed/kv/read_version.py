@@ -101,8 +101,8 @@ class CheckpointSource(_Located):
         now_ms = self._location.environment.clock.now_ms()
         checkpoint = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
         self._wanted = checkpoint.id  # a name may pass to another checkpoint; the reader stays on this one
-        pinned = self._log.load(checkpoint.manifest_id)
-        return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, checkpoint)
+        manifest = self._log.load(checkpoint.manifest_id)
+        return PinnedVersion(manifest, manifest, manifest.wal_id_last_seen, checkpoint)
 
 
 class VersionSource(_Located):
@@ -173,8 +173,8 @@ class OwnCheckpointSource(_Located):
         if checkpoint is None or self._has_moved(newest):
             try:
                 newest = self._establish()
-            except Unavailable as full:
-                if full.kind != "disk_full" or checkpoint is not None:
+            except Unavailable as error:
+                if error.kind != "disk_full" or checkpoint is not None:
                     raise
                 return PinnedVersion(newest, newest, None, None)
         elif self._is_half_over(checkpoint, now_ms) or self._free_ids():
@@ -190,8 +190,10 @@ class OwnCheckpointSource(_Located):
     def _own(self, manifest: Manifest, now_ms: int) -> Checkpoint | None:
         if self._ref is None:
             return None
-        wanted = self._ref.checkpoint_id
-        return next((checkpoint for checkpoint in live_checkpoints(manifest, now_ms) if checkpoint.id == wanted), None)
+        checkpoint_id = self._ref.checkpoint_id
+        return next(
+            (checkpoint for checkpoint in live_checkpoints(manifest, now_ms) if checkpoint.id == checkpoint_id), None
+        )
 
     def _checkpoint_error(self) -> InvalidRequest:
         return InvalidRequest(
@@ -202,12 +204,12 @@ class OwnCheckpointSource(_Located):
         )
 
     def _has_moved(self, newest: Manifest) -> bool:
-        shown = self._manifest
+        shown_manifest = self._manifest
         return (
-            shown is None
-            or newest.replay_after_wal_id != shown.replay_after_wal_id
-            or newest.l0 != shown.l0
-            or newest.runs != shown.runs
+            shown_manifest is None
+            or newest.replay_after_wal_id != shown_manifest.replay_after_wal_id
+            or newest.l0 != shown_manifest.l0
+            or newest.runs != shown_manifest.runs
         )
 
     def _is_half_over(self, checkpoint: Checkpoint, now_ms: int) -> bool:
@@ -237,14 +239,14 @@ class OwnCheckpointSource(_Located):
                 owner=self._owner,
                 lifetime_ms=self._lifetime_ms,
             )
-            kept = self._renew_checkpoints(without_checkpoint(manifest, own_id), free, now_ms)
-            return with_latest(kept, own_checkpoint, last_wal_id=last_durable_wal_id(self._location, manifest))
+            renewed = self._renew_checkpoints(without_checkpoint(manifest, own_id), free, now_ms)
+            return with_latest(renewed, own_checkpoint, last_wal_id=last_durable_wal_id(self._location, manifest))
 
         begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)
         self._refreshed_s = begun_s
-        pinned = next(checkpoint.manifest_id for checkpoint in newest.checkpoints if checkpoint.id == own_id)
-        self._manifest = newest if pinned == newest.manifest_id else self._log.load(pinned)
+        pinned_id = next(checkpoint.manifest_id for checkpoint in newest.checkpoints if checkpoint.id == own_id)
+        self._manifest = newest if pinned_id == newest.manifest_id else self._log.load(pinned_id)
         if self._ref is not None:
             self._older.append((self._ref.checkpoint_id, weakref.ref(self._ref)))
         self._ref, self._asked_id = CheckpointRef(own_id), None
@@ -257,8 +259,8 @@ class OwnCheckpointSource(_Located):
         def change(manifest: Manifest) -> Manifest | None:
             check_open(manifest, self._location.url)
             now_ms = self._location.environment.clock.now_ms()
-            kept = self._renew_checkpoints(manifest, free, now_ms)
-            return None if kept == manifest else kept
+            renewed = self._renew_checkpoints(manifest, free, now_ms)
+            return None if renewed == manifest else renewed
 
         begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)
@@ -272,11 +274,11 @@ class OwnCheckpointSource(_Located):
             manifest = without_checkpoint(manifest, checkpoint_id)
         if self._lifetime_ms is None:
             return manifest
-        ours = {checkpoint_id for checkpoint_id, _ in self._older} - set(free)
+        own_ids = {checkpoint_id for checkpoint_id, _ in self._older} - set(free)
         if self._ref is not None:
-            ours.add(self._ref.checkpoint_id)
+            own_ids.add(self._ref.checkpoint_id)
         for checkpoint in live_checkpoints(manifest, now_ms):
-            if checkpoint.id in ours:
+            if checkpoint.id in own_ids:
                 manifest = with_refreshed(manifest, checkpoint.id, expires_at_ms=now_ms + self._lifetime_ms)
         return manifest
 
@@ -287,16 +289,16 @@ class OwnCheckpointSource(_Located):
         """Remove all our checkpoints from the manifest, including those that unfinished scans read. Cost: 1 update."""
         if self._owner.pid != os.getpid():
             self._begin()
-        ours = [checkpoint_id for checkpoint_id, _ in self._older]
-        ours += [] if self._ref is None else [self._ref.checkpoint_id]
-        ours += [] if self._asked_id is None else [self._asked_id]
+        own_ids = [checkpoint_id for checkpoint_id, _ in self._older]
+        own_ids += [] if self._ref is None else [self._ref.checkpoint_id]
+        own_ids += [] if self._asked_id is None else [self._asked_id]
 
         def change(manifest: Manifest) -> Manifest | None:
-            kept = manifest
-            for checkpoint_id in ours:
-                kept = without_checkpoint(kept, checkpoint_id)
-            return None if kept is manifest else kept
+            remaining = manifest
+            for checkpoint_id in own_ids:
+                remaining = without_checkpoint(remaining, checkpoint_id)
+            return None if remaining is manifest else remaining
 
-        if ours:
+        if own_ids:
             self._log.update(change)
         self._ref, self._asked_id, self._older = None, None, []

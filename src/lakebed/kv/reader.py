@@ -29,10 +29,10 @@ from lakebed.lsm.model import check_key
 def check_reader_options(options: ReaderOptions) -> None:
     """Raise `InvalidRequest` for settings that cannot work."""
     for setting in ("manifest_poll_interval", "checkpoint_lifetime"):
-        given = getattr(options, setting)
-        if not isinstance(given, timedelta) and (given is not None or setting == "manifest_poll_interval"):
+        value = getattr(options, setting)
+        if not isinstance(value, timedelta) and (value is not None or setting == "manifest_poll_interval"):
             raise InvalidRequest(
-                f"The {setting} of a reader is a timedelta, and {type(given).__name__} was given: write "
+                f"The {setting} of a reader is a timedelta, and {type(value).__name__} was given: write "
                 "timedelta(seconds=10).",
                 kind="wrong_type",
             )
@@ -103,8 +103,8 @@ class DatabaseReader(ReadVerbs, Closing):
         """
         options = options or ReaderOptions()
         check_reader_options(options)
-        fixed = checkpoint is not None or version is not None
-        if fixed and options.follow_latest:
+        is_fixed = checkpoint is not None or version is not None
+        if is_fixed and options.follow_latest:
             raise InvalidRequest(
                 "A reader follows the latest version or reads a given one, and both were asked for.",
                 kind="two_versions",
@@ -163,8 +163,8 @@ class DatabaseReader(ReadVerbs, Closing):
         return self._poll_error
 
     def __repr__(self) -> str:
-        shown = self._core.shown
-        state = "closed" if shown is None else f"version={shown.version.manifest.manifest_id}"
+        current = self._core.shown
+        state = "closed" if current is None else f"version={current.version.manifest.manifest_id}"
         return f"DatabaseReader({self.url!r}, {state})"
 
     def get(self, key: bytes) -> bytes | None:

@@ -83,41 +83,41 @@ class ReaderCore(ViewSource):
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a checked key; as `DatabaseReader.get`."""
         for _ in range(_TRIES_MAX):
-            shown = self._fresh()
+            current = self._fresh()
             try:
-                return shown.view.get(key)
+                return current.view.get(key)
             except NotFound as missing:
-                self._look_again(shown, missing)
+                self._look_again(current, missing)
         raise self._moves_too_fast()
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """As `DatabaseReader.get_many`."""
-        wanted = list(keys) if not isinstance(keys, bytes | str) else keys
+        key_list = list(keys) if not isinstance(keys, bytes | str) else keys
         for _ in range(_TRIES_MAX):
-            shown = self._fresh()
+            current = self._fresh()
             try:
-                return self._reads.get_many(wanted)
-            except Conflict as gone:
-                self._look_again(shown, gone)
+                return self._reads.get_many(key_list)
+            except Conflict as error:
+                self._look_again(current, error)
         raise self._moves_too_fast()
 
     def pin_view(self) -> tuple[View, ShownVersion]:
         """Return the version that is shown, with a live checkpoint. Raises `Closed`."""
-        shown = self._fresh()
-        return shown.view, shown
+        current = self._fresh()
+        return current.view, current
 
     def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Generator[T, None, None]:
         """Yield rows lazily. If files are gone before the first row, yield the rows of the newest version instead."""
         assert isinstance(pin, ShownVersion)
-        shown = pin
+        current = pin
         del view, pin  # the scan may move to a newer version, and must not keep the older one
         for _ in range(_TRIES_MAX):
-            rows = iter(rows_of(shown.view))
+            rows = iter(rows_of(current.view))
             try:
                 first = next(rows, _END)
             except NotFound as missing:
-                self._look_again(shown, missing)
-                shown = self._fresh()
+                self._look_again(current, missing)
+                current = self._fresh()
                 continue
             if first is _END:
                 return
@@ -146,19 +146,19 @@ class ReaderCore(ViewSource):
 
     def current(self) -> ShownVersion:
         """Return the version that is shown. Raises `Closed`."""
-        shown = self.shown
-        if shown is None:
+        version = self.shown
+        if version is None:
             raise Closed(f"The reader of {self.url} was closed: open a new one.")
-        return shown
+        return version
 
     def _fresh(self) -> ShownVersion:
         """Return the version that is shown, with a live checkpoint."""
-        shown = self.current()
-        checkpoint = shown.version.checkpoint
+        current = self.current()
+        checkpoint = current.version.checkpoint
         if checkpoint is None or checkpoint.is_live(self._clock.now_ms()):
-            return shown
+            return current
         with self._polling:
-            if self.shown is shown:
+            if self.shown is current:
                 self._advance()
         return self.current()
 
@@ -168,19 +168,19 @@ class ReaderCore(ViewSource):
             if self.current() is not shown:
                 return
             self._advance()
-            again = self.current()
-            if again.version.manifest.manifest_id != shown.version.manifest.manifest_id:
+            current = self.current()
+            if current.version.manifest.manifest_id != shown.version.manifest.manifest_id:
                 return
         path = missing.facts.get("path")
-        if again.version.checkpoint is None and not self._source.moves:
+        if current.version.checkpoint is None and not self._source.moves:
             raise NotFound(
-                f"Files of version {again.version.manifest.manifest_id} of {self.url} were collected while it was "
+                f"Files of version {current.version.manifest.manifest_id} of {self.url} were collected while it was "
                 "read: pin the versions that should stay.",
                 kind="version_not_found",
                 url=self.url,
             ) from missing
         raise Corruption(
-            f"Version {again.version.manifest.manifest_id} of {self.url} needs a file that is gone ({missing}).",
+            f"Version {current.version.manifest.manifest_id} of {self.url} needs a file that is gone ({missing}).",
             path=path,
         ) from missing
 
@@ -215,7 +215,7 @@ class ReaderCore(ViewSource):
 
     def _advance(self) -> bool:
         """Acquire the newest version and show it. Return whether it is new. The caller has `_polling`, or is alone."""
-        moved: LakebedError | None = None
+        failure: LakebedError | None = None
         looked_at: int | None = None
         log_epoch = 0
         for _ in range(_TRIES_MAX):
@@ -226,7 +226,7 @@ class ReaderCore(ViewSource):
             except (Conflict, NotFound) as error:
                 if error.kind not in _MOVED_KINDS or not self._source.moves:
                     raise
-                moved = error
+                failure = error
                 if version is not None and error.kind == LOG_MOVED:
                     self._check_manifests(version.newest, log_epoch, error)
                     log_epoch = error.facts["epoch"]
@@ -234,8 +234,8 @@ class ReaderCore(ViewSource):
                 # An object may be missing because the database moved or was destroyed, so it must be missing twice.
                 if version is None or version.newest.manifest_id == looked_at:
                     raise
-                looked_at, moved = version.newest.manifest_id, error
-        raise self._moves_too_fast() from moved
+                looked_at, failure = version.newest.manifest_id, error
+        raise self._moves_too_fast() from failure
 
     def _check_manifests(self, newest: Manifest, log_epoch: int, moved: LakebedError) -> None:
         """Raise `Corruption` if a manifest is of an older writer than a log record that was seen before it was read.

@@ -98,9 +98,9 @@ def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ..
     """
     if not manifest.initialized or any(version is None for version in pinned.values()):
         return ()
-    named = file_ids(manifest).union(*(file_ids(version) for version in pinned.values() if version is not None))
-    needed = {entry.pin for entry, _ in entries_of_files(manifest, named)}
-    return tuple(entry for entry in manifest.external_databases if entry.pin not in needed)
+    named_ids = file_ids(manifest).union(*(file_ids(version) for version in pinned.values() if version is not None))
+    needed_pins = {entry.pin for entry, _ in entries_of_files(manifest, named_ids)}
+    return tuple(entry for entry in manifest.external_databases if entry.pin not in needed_pins)
 
 
 def plan_collection(
@@ -150,24 +150,24 @@ class _Judgement:
         )
 
     def plan(self, objects: Found, store: str) -> CollectionPlan:
-        doomed: list[Deletable] = []
-        kept: Counter[str] = Counter()
+        deletable: list[Deletable] = []
+        kept_counts: Counter[str] = Counter()
         count = len(self._pinned)
-        pinned = "no pinned version" if count == 0 else f"no pinned version (pinned: {count})"
+        pin_text = "no pinned version" if count == 0 else f"no pinned version (pinned: {count})"
         number = self._manifest.manifest_id
         groups = (
-            (objects.files, self._file, f"version {number} does not need it, and {pinned}, and none will"),
-            (objects.logs, self._log, f"its rows are in files of version {number}, and {pinned} replays it"),
+            (objects.files, self._file, f"version {number} does not need it, and {pin_text}, and none will"),
+            (objects.logs, self._log, f"its rows are in files of version {number}, and {pin_text} replays it"),
             (objects.manifests, self._version, f"version {number} is newer, and no checkpoint pins it"),
         )
         for metas, judge, why in groups:
             for meta in metas:
                 reason = judge(meta)
                 if reason is None:
-                    doomed.append(Deletable(meta.path, meta.size_bytes, why))
+                    deletable.append(Deletable(meta.path, meta.size_bytes, why))
                 else:
-                    kept[reason] += 1
-        return CollectionPlan(store, (), tuple(doomed), dict(kept), self._warnings)
+                    kept_counts[reason] += 1
+        return CollectionPlan(store, (), tuple(deletable), dict(kept_counts), self._warnings)
 
     def _file(self, meta: ObjectMeta) -> str | None:
         """Return why a sorted file stays; None: it may be deleted."""
@@ -227,22 +227,24 @@ def plan_taking_apart(objects: Found, *, manifest: Manifest, store: str, foreign
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
         can continue here. The markers of the boundary stay too; `objects` does not contain them.
     """
-    doomed: list[Deletable] = []
-    kept: Counter[str] = Counter()
+    deletable: list[Deletable] = []
+    kept_counts: Counter[str] = Counter()
     why = "its database was destroyed"
-    others = list(foreign)
+    foreign_paths = list(foreign)
     for meta in (*objects.files, *objects.logs, *objects.manifests):
         manifest_id = parse_manifest(meta.path)
         is_log = parse_wal(meta.path) is not None
         if manifest_id is None and not is_log and parse_sst(meta.path) is None:
-            others.append(meta.path)
+            foreign_paths.append(meta.path)
         elif (manifest_id is not None and manifest_id >= manifest.manifest_id) or (
             is_log and meta.size_bytes == FENCE_BYTES
         ):
-            kept["tombstone"] += 1
+            kept_counts["tombstone"] += 1
         else:
-            doomed.append(Deletable(meta.path, meta.size_bytes, why))
-    if others:
-        kept["not ours"] = len(others)
-    warnings = tuple(f"{path} is not part of the database {store} and was left alone." for path in sorted(others))
-    return CollectionPlan(store, (), tuple(doomed), dict(kept), warnings)
+            deletable.append(Deletable(meta.path, meta.size_bytes, why))
+    if foreign_paths:
+        kept_counts["not ours"] = len(foreign_paths)
+    warnings = tuple(
+        f"{path} is not part of the database {store} and was left alone." for path in sorted(foreign_paths)
+    )
+    return CollectionPlan(store, (), tuple(deletable), dict(kept_counts), warnings)

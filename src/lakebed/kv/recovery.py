@@ -164,11 +164,11 @@ def _missing(
     path = wal_path(wal_id)
     newest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()
-    pinned = wal_id <= manifest.wal_id_last_seen and any(
+    is_pinned = wal_id <= manifest.wal_id_last_seen and any(
         checkpoint.manifest_id == manifest.manifest_id and checkpoint.is_live(now_ms)
         for checkpoint in newest.checkpoints
     )
-    if wal_id <= newest.replay_after_wal_id and not pinned:
+    if wal_id <= newest.replay_after_wal_id and not is_pinned:
         if epoch is not None and newest.writer_epoch > epoch:
             return Fenced(
                 f"While {location.url} was being opened for writing, another process took it (epoch "

@@ -93,14 +93,14 @@ def restore(
     claim = claim_all(location, take_over=take_over)
     with giving_up(claim):
         present_id, hold_id = (new_uuid(location.environment.rng) for _ in range(2))
-        pinned = _pin_both(location, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
-        wanted = _load_wanted(claim.log, pinned, hold_id)
+        pinned_manifest = _pin_both(location, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
+        wanted_manifest = _load_wanted(claim.log, pinned_manifest, hold_id)
         sequence = _last_sequence(location, claim.manifest, claim.fence_id)
-        files, last_sequence = _flush_tail(location, claim, wanted, after_id=pinned.newest_l0_id)
-        sequence = max(sequence, wanted.last_sequence, last_sequence)
-        restored = _publish(location, claim, wanted, files, sequence=sequence, hold_id=hold_id)
-    present = next(checkpoint for checkpoint in pinned.checkpoints if checkpoint.id == present_id)
-    return Restored(restored, CheckpointCreateResult(present.id, present.manifest_id))
+        files, last_sequence = _flush_tail(location, claim, wanted_manifest, after_id=pinned_manifest.newest_l0_id)
+        sequence = max(sequence, wanted_manifest.last_sequence, last_sequence)
+        restored_manifest = _publish(location, claim, wanted_manifest, files, sequence=sequence, hold_id=hold_id)
+    present = next(checkpoint for checkpoint in pinned_manifest.checkpoints if checkpoint.id == present_id)
+    return Restored(restored_manifest, CheckpointCreateResult(present.id, present.manifest_id))
 
 
 @contextmanager
@@ -132,11 +132,15 @@ def _pin_both(
     def change(manifest: Manifest) -> Manifest:
         _check_ours(manifest, claim, location.url)
         now_ms = location.environment.clock.now_ms()
-        wanted = find_checkpoint(manifest, wanted_id, now_ms=now_ms, url=location.url)
+        wanted_checkpoint = find_checkpoint(manifest, wanted_id, now_ms=now_ms, url=location.url)
         present = new_checkpoint(manifest.manifest_id + 1, id=present_id, now_ms=now_ms, lifetime_ms=keep_ms)
-        hold = new_checkpoint(wanted.manifest_id, id=hold_id, now_ms=now_ms, owner=Owner("writer", epoch=claim.epoch))
-        seen = max(manifest.wal_id_last_seen, claim.fence_id)
-        return msgspec.structs.replace(with_checkpoint(with_checkpoint(manifest, present), hold), wal_id_last_seen=seen)
+        hold = new_checkpoint(
+            wanted_checkpoint.manifest_id, id=hold_id, now_ms=now_ms, owner=Owner("writer", epoch=claim.epoch)
+        )
+        last_seen = max(manifest.wal_id_last_seen, claim.fence_id)
+        return msgspec.structs.replace(
+            with_checkpoint(with_checkpoint(manifest, present), hold), wal_id_last_seen=last_seen
+        )
 
     return claim.log.update(change)
 
@@ -179,7 +183,7 @@ def _flush_tail(
         options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
         environment=location.environment,
     )
-    made: list[FileMeta] = []
+    new_files: list[FileMeta] = []
     for table in tables:
         claim.lease.renew_once()
         after_id = mint_file_id(after_id, environment=location.environment)
@@ -192,8 +196,8 @@ def _flush_tail(
             retain_since_sequence=None,
         )
         if writer is not None:
-            made.insert(0, writer.finish())
-    return made, tables[-1].last_sequence if tables else 0
+            new_files.insert(0, writer.finish())
+    return new_files, tables[-1].last_sequence if tables else 0
 
 
 def _publish(

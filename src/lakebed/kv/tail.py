@@ -116,8 +116,8 @@ class LogTail:
         table.ends.append((wal_id, table.memtable.row_count))
 
     def _drop_through(self, wal_id: int) -> None:
-        kept = [_cut(table, wal_id) for table in self._tables]
-        self._tables = [table for table in kept if table is not None]
+        remaining = [_cut(table, wal_id) for table in self._tables]
+        self._tables = [table for table in remaining if table is not None]
 
 
 def _cut(table: _Table, wal_id: int) -> _Table | None:

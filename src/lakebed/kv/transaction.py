@@ -98,14 +98,14 @@ class Transaction(ReadVerbs):
             return self._combine(key, None, writes)
         if self._serializable:
             self._read_keys.add(key)
-        below = self._fixed.get(key)
-        return below if writes is None else self._combine(key, below, writes)
+        committed_value = self._fixed.get(key)
+        return committed_value if writes is None else self._combine(key, committed_value, writes)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the values of many keys, in the order of the keys; None for a key without a value. Raises as `get`."""
-        wanted = keys if isinstance(keys, bytes | str) else list(keys)  # a single key is refused below
-        values = super().get_many(wanted)
-        for i, key in enumerate(wanted):
+        key_list = keys if isinstance(keys, bytes | str) else list(keys)  # a single key is refused below
+        values = super().get_many(key_list)
+        for i, key in enumerate(key_list):
             assert isinstance(key, bytes)
             writes = self._writes.get(key)
             if writes is not None:
@@ -130,22 +130,23 @@ class Transaction(ReadVerbs):
         own_writes = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
         if not own_writes:
             return super()._scan(bounds, reverse=reverse, limit=limit)
-        below = super()._scan(bounds, reverse=reverse, limit=None)  # no limit: this transaction may delete some rows
-        return islice(self._merge_rows(below, own_writes, reverse), limit)
+        # Without the limit: this transaction may delete some rows.
+        committed = super()._scan(bounds, reverse=reverse, limit=None)
+        return islice(self._merge_rows(committed, own_writes, reverse), limit)
 
     def _merge_rows(
         self, below: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        waiting = sorted(own_writes, reverse=not reverse)  # the next key is the last item
+        own_keys = sorted(own_writes, reverse=not reverse)  # the next key is the last item
         for key, value in below:
-            while waiting and (waiting[-1] > key if reverse else waiting[-1] < key):
-                yield from self._own_row(waiting.pop(), None, own_writes)
-            if waiting and waiting[-1] == key:
-                yield from self._own_row(waiting.pop(), value, own_writes)
+            while own_keys and (own_keys[-1] > key if reverse else own_keys[-1] < key):
+                yield from self._own_row(own_keys.pop(), None, own_writes)
+            if own_keys and own_keys[-1] == key:
+                yield from self._own_row(own_keys.pop(), value, own_writes)
             else:
                 yield key, value
-        while waiting:
-            yield from self._own_row(waiting.pop(), None, own_writes)
+        while own_keys:
+            yield from self._own_row(own_keys.pop(), None, own_writes)
 
     def _own_row(
         self, key: bytes, below: bytes | None, own_writes: dict[bytes, tuple[_Write, ...]]
@@ -281,8 +282,8 @@ def begin_transaction(writer: WriterCore, isolation: Isolation, *, await_durable
     ends = Ends(writer.now_ms())
     if isolation == "serializable":
         view = view.noting(ends)
-    fixed = FixedView(view, pin, writer=writer, closed="The transaction has ended: begin a new one.")
-    transaction = Transaction(writer, fixed, isolation=isolation, await_durable=await_durable, ends=ends)
+    fixed_view = FixedView(view, pin, writer=writer, closed="The transaction has ended: begin a new one.")
+    transaction = Transaction(writer, fixed_view, isolation=isolation, await_durable=await_durable, ends=ends)
     writer.keep_history(transaction, since)
     return transaction
 

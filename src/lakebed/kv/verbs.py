@@ -331,8 +331,8 @@ class DatabaseVerbs:
                 options = replace(options, source=target.id)
             else:
                 number = target
-        made = make_checkpoint(self.location, options, version=number)
-        return pin_of(made, ManifestLog(self.location).load(made.manifest_id), store=self.name)
+        checkpoint = make_checkpoint(self.location, options, version=number)
+        return pin_of(checkpoint, ManifestLog(self.location).load(checkpoint.manifest_id), store=self.name)
 
     def pins(self) -> list[Pin]:
         """Return what keeps versions alive now: checkpoints of users, clones, readers and the writer.
@@ -379,20 +379,20 @@ class DatabaseVerbs:
         if version is None:
             create_clone(target, self.url)
         else:
-            begun = None if manifest is None or manifest.source is None else manifest.source.checkpoint
-            with self._pin_version(version, begun) as checkpoint:
+            source_checkpoint = None if manifest is None or manifest.source is None else manifest.source.checkpoint
+            with self._pin_version(version, source_checkpoint) as checkpoint:
                 create_clone(target, self.url, checkpoint)
         return type(self)(target)
 
     def _folder_above(self) -> str:
-        above, separator, _ = self.url.rpartition("/")
-        if not separator or above.endswith("/"):
+        parent, separator, _ = self.url.rpartition("/")
+        if not separator or parent.endswith("/"):
             raise InvalidRequest(
                 f"There is no folder above {self.url}: make a clone with a URL of its own.",
                 kind="no_folder",
                 url=self.url,
             )
-        return above
+        return parent
 
     def _fork_name(self, name: str) -> str:
         if not isinstance(name, str) or "/" in name:
@@ -415,11 +415,11 @@ class DatabaseVerbs:
             yield target.id
             return
         live = live_checkpoints(newest, self.location.environment.clock.now_ms())
-        again = next(
+        same_pin = next(
             (checkpoint for checkpoint in live if checkpoint.id == begun and checkpoint.manifest_id == target), None
         )
         passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
-        held_id = create_checkpoint(self.location, passing, version=target).id if again is None else again.id
+        held_id = create_checkpoint(self.location, passing, version=target).id if same_pin is None else same_pin.id
         try:
             yield held_id
         except LakebedError as error:
@@ -456,8 +456,8 @@ class DatabaseVerbs:
             object and 1 PUT for each file of them.
         """
         with self._pin_version(version) as checkpoint:
-            restored = restore(self.location, checkpoint, lifetime=lifetime, take_over=take_over)
-        return version_of(restored.manifest, store=self.name)
+            restoration = restore(self.location, checkpoint, lifetime=lifetime, take_over=take_over)
+        return version_of(restoration.manifest, store=self.name)
 
     def plan_collection(self) -> CollectionPlan:
         """Return what a collection with default `CollectorOptions` would delete now. Delete nothing."""

@@ -76,12 +76,12 @@ def load_several(location: DatabaseLocation, log: ManifestLog, ids: Iterable[int
         except NotFound:
             return None
 
-    wanted = sorted(set(ids))
-    if len(wanted) < 2:
-        return {manifest_id: load(manifest_id) for manifest_id in wanted}
+    sorted_ids = sorted(set(ids))
+    if len(sorted_ids) < 2:
+        return {manifest_id: load(manifest_id) for manifest_id in sorted_ids}
     pool = location.environment.runtime.pool(_LOADED_AT_ONCE_COUNT)
     try:
-        return dict(zip(wanted, pool.map(load, wanted), strict=True))
+        return dict(zip(sorted_ids, pool.map(load, sorted_ids), strict=True))
     finally:
         pool.close()
 
@@ -93,18 +93,20 @@ def list_versions(location: DatabaseLocation, *, store: str) -> Iterator[Version
     """
     log = ManifestLog(location)
     newest = log.latest()
-    pinned = {checkpoint.manifest_id for checkpoint in live_checkpoints(newest, location.environment.clock.now_ms())}
+    pinned_ids = {
+        checkpoint.manifest_id for checkpoint in live_checkpoints(newest, location.environment.clock.now_ms())
+    }
     ids = [
         manifest_id
         for manifest_id in log.ids()
-        if manifest_id in pinned or newest.readable_since <= manifest_id <= newest.manifest_id
+        if manifest_id in pinned_ids or newest.readable_since <= manifest_id <= newest.manifest_id
     ]
-    shown: int | None = None
+    last_shown: int | None = None
     for manifest in load_several(location, log, ids).values():
         if manifest is None or not manifest.initialized or manifest.destroyed_at_ms is not None:
             continue
-        if manifest.content_since != shown:
-            shown = manifest.content_since
+        if manifest.content_since != last_shown:
+            last_shown = manifest.content_since
             yield version_of(manifest, store=store)
 
 
@@ -124,10 +126,10 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
         if number in readable or newest.readable_since <= number <= newest.manifest_id:
             return number
         # Manifests of one version are consecutive: if any of them is left, the next readable one is among them.
-        above = min(
+        next_id = min(
             (manifest_id for manifest_id in readable | {newest.readable_since} if manifest_id > number), default=None
         )
-        stand_in = None if above is None else load_several(location, ManifestLog(location), [above])[above]
+        stand_in = None if next_id is None else load_several(location, ManifestLog(location), [next_id])[next_id]
         if stand_in is not None and stand_in.content_since <= number:
             return stand_in.manifest_id
     names = ", ".join(repr(checkpoint.name) for checkpoint in live if checkpoint.name is not None)
@@ -147,8 +149,10 @@ def versions_of(location: DatabaseLocation, checkpoints: Iterable[Checkpoint]) -
     If the manifest of a checkpoint is missing, its number is used instead. Cost: 1 GET for each pinned manifest.
     """
     pins = list(checkpoints)
-    loaded = load_several(location, ManifestLog(location), [checkpoint.manifest_id for checkpoint in pins])
-    return {checkpoint.id: pin_of(checkpoint, loaded[checkpoint.manifest_id], store="").version for checkpoint in pins}
+    manifests = load_several(location, ManifestLog(location), [checkpoint.manifest_id for checkpoint in pins])
+    return {
+        checkpoint.id: pin_of(checkpoint, manifests[checkpoint.manifest_id], store="").version for checkpoint in pins
+    }
 
 
 def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, bytes_alone: int | None = None) -> Pin:
@@ -177,12 +181,12 @@ def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    pinned = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
-    alone = _bytes_alone(live, _sizes_by_version(location, newest, pinned), newest)
-    ordered = sorted(live, key=lambda checkpoint: (checkpoint.created_at_ms, checkpoint.id))
+    manifests = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
+    alone = _bytes_alone(live, _sizes_by_version(location, newest, manifests), newest)
+    checkpoints = sorted(live, key=lambda checkpoint: (checkpoint.created_at_ms, checkpoint.id))
     return [
-        pin_of(checkpoint, pinned[checkpoint.manifest_id], store=store, bytes_alone=alone[checkpoint.id])
-        for checkpoint in ordered
+        pin_of(checkpoint, manifests[checkpoint.manifest_id], store=store, bytes_alone=alone[checkpoint.id])
+        for checkpoint in checkpoints
     ]
 
 
@@ -206,8 +210,8 @@ def _sizes_by_version(
     log = WalLog(location).entries(min(after for after, _ in tails.values()), through=last) if tails else []
     sizes: dict[int, dict[str | int, int]] = {}
     for number, manifest in manifests.items():
-        others = {file_id for entry in manifest.external_databases for file_id in entry.file_ids}
-        sizes[number] = {file.id: file.size_bytes for file in manifest.file_set.files() if file.id not in others}
+        foreign_ids = {file_id for entry in manifest.external_databases for file_id in entry.file_ids}
+        sizes[number] = {file.id: file.size_bytes for file in manifest.file_set.files() if file.id not in foreign_ids}
         if number in tails:
             after, through = tails[number]
             sizes[number].update(
@@ -221,11 +225,11 @@ def _bytes_alone(
 ) -> dict[str, int | None]:
     """Return the bytes that each checkpoint alone keeps, by its id; None if its manifest is missing."""
     holders = Counter(checkpoint.manifest_id for checkpoint in live)
-    needed: Counter[str | int] = Counter()
+    need_counts: Counter[str | int] = Counter()
     if newest.destroyed_at_ms is None:
-        needed.update(file.id for file in newest.file_set.files())
+        need_counts.update(file.id for file in newest.file_set.files())
     for file_sizes in sizes.values():
-        needed.update(file_sizes.keys())
+        need_counts.update(file_sizes.keys())
     bytes_alone: dict[str, int | None] = {}
     for checkpoint in live:
         if checkpoint.manifest_id not in sizes:
@@ -234,7 +238,7 @@ def _bytes_alone(
             bytes_alone[checkpoint.id] = 0
         else:
             bytes_alone[checkpoint.id] = sum(
-                size for id, size in sizes[checkpoint.manifest_id].items() if needed[id] == 1
+                size for id, size in sizes[checkpoint.manifest_id].items() if need_counts[id] == 1
             )
     return bytes_alone
 

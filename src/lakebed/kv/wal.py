@@ -121,17 +121,17 @@ class WalLog:
             raise InternalError(f"what should be appended to {wal_path(id)} is not a log record")
         try:
             self._log.append(id, body, write_id=write_id)
-        except Conflict as taken:
-            ours = decode_record(body, path=wal_path(id), id=id)
+        except Conflict as conflict:
+            record = decode_record(body, path=wal_path(id), id=id)
             taker = self._read_taker(id)
-            if taker is None or taker.epoch != ours.epoch:
-                raise self._fence_error(id, taker, epoch=ours.epoch) from taken
+            if taker is None or taker.epoch != record.epoch:
+                raise self._fence_error(id, taker, epoch=record.epoch) from conflict
             raise Conflict(
-                f"{wal_path(id)} holds another record of this writer (epoch {ours.epoch}): it was appended twice.",
+                f"{wal_path(id)} holds another record of this writer (epoch {record.epoch}): it was appended twice.",
                 kind="wal_id_taken",
                 path=wal_path(id),
                 id=id,
-            ) from taken
+            ) from conflict
 
     def fence(self, id: int, epoch: int) -> WalRecord | None:
         """Try to create a fence at an id.
@@ -166,9 +166,9 @@ class WalLog:
             return None
 
     def _fence_error(self, id: int, taker: WalRecord | None, *, epoch: int) -> Fenced:
-        who = "another writer" if taker is None else f"the writer of epoch {taker.epoch}"
+        writer = "another writer" if taker is None else f"the writer of epoch {taker.epoch}"
         return Fenced(
-            f"The database {self._location.url} was taken over by {who}, and this one (epoch {epoch}) may not write "
+            f"The database {self._location.url} was taken over by {writer}, and this one (epoch {epoch}) may not write "
             "any more: open it again to write.",
             url=self._location.url,
             epoch=epoch,

@@ -41,8 +41,8 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    pinned = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
-    question = _Question(location, path, newest, live, pinned, store)
+    manifests = load_several(location, log, [checkpoint.manifest_id for checkpoint in live])
+    question = _Question(location, path, newest, live, manifests, store)
     file_id, wal_id, manifest_id = parse_sst(path), parse_wal(path), parse_manifest(path)
     if file_id is not None:
         return question.file(file_id)
@@ -77,20 +77,20 @@ def why_version(location: DatabaseLocation, version: str, *, store: str) -> Expl
     log = ManifestLog(location)
     newest = log.latest()
     live = live_checkpoints(newest, location.environment.clock.now_ms())
-    named = find_version(location, newest, version)
-    wanted_id = named if isinstance(named, int) else named.manifest_id
-    loaded = load_several(location, log, sorted({wanted_id, *(checkpoint.manifest_id for checkpoint in live)}))
-    number = _number_of(loaded, wanted_id)
-    question = _Question(location, str(number), newest, live, loaded, store)
-    needing = [checkpoint for checkpoint in live if _number_of(loaded, checkpoint.manifest_id) == number]
+    version_manifest = find_version(location, newest, version)
+    wanted_id = version_manifest if isinstance(version_manifest, int) else version_manifest.manifest_id
+    manifests = load_several(location, log, sorted({wanted_id, *(checkpoint.manifest_id for checkpoint in live)}))
+    number = _number_of(manifests, wanted_id)
+    question = _Question(location, str(number), newest, live, manifests, store)
+    needing = [checkpoint for checkpoint in live if _number_of(manifests, checkpoint.manifest_id) == number]
     is_current = newest.destroyed_at_ms is None and number == newest.content_since
     if not is_current and not needing:
         sentence = f"No checkpoint pins version {number}, though it can be read and pinned until a collection takes it."
         return Explanation(str(number), (), sentence)
     sentences = [f"Version {number} is the newest: it stays until another follows it."] if is_current else []
     if needing:
-        pinned = question.explain_need(False, needing).sentence
-        sentences.append(f"Version {pinned} A collection may take it once no checkpoint pins it.")
+        need_text = question.explain_need(False, needing).sentence
+        sentences.append(f"Version {need_text} A collection may take it once no checkpoint pins it.")
     return replace(question.explain_need(is_current, needing), sentence=" ".join(sentences))
 
 
@@ -134,8 +134,11 @@ class _Question:
         is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
         needing = []
         for checkpoint in self.live:
-            pinned = self.pinned[checkpoint.manifest_id]
-            if pinned is not None and pinned.replay_after_wal_id < wal_id <= pinned.wal_id_last_seen:
+            pinned_manifest = self.pinned[checkpoint.manifest_id]
+            if (
+                pinned_manifest is not None
+                and pinned_manifest.replay_after_wal_id < wal_id <= pinned_manifest.wal_id_last_seen
+            ):
                 needing.append(checkpoint)
         if is_current or needing:
             return self.explain_need(is_current, needing)
@@ -161,15 +164,15 @@ class _Question:
     def explain_need(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
         """Explain an object that the newest version or checkpoints need."""
         pins = [pin_of(checkpoint, self.pinned[checkpoint.manifest_id], store=self.store) for checkpoint in needing]
-        who = [f"checkpoint {describe_checkpoint(checkpoint)}" for checkpoint in needing[:_SHOWN_MAX]]
+        needers = [f"checkpoint {describe_checkpoint(checkpoint)}" for checkpoint in needing[:_SHOWN_MAX]]
         if len(needing) > _SHOWN_MAX:
-            who.append(f"{len(needing) - _SHOWN_MAX} more")
+            needers.append(f"{len(needing) - _SHOWN_MAX} more")
         if is_current:
             newest = self.newest
             version = str(newest.content_since)
             pins.insert(0, Pin(self.store, "version", version, version, "database", newest.created_at_ms, None))
-            who.insert(0, "the newest version")
-        return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_join_words(who)}.")
+            needers.insert(0, "the newest version")
+        return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_join_words(needers)}.")
 
     def _free(self, because: str) -> Explanation:
         """Explain an object that nothing needs. It is not known what a missing version may need."""

@@ -267,9 +267,9 @@ class WriterCore(ViewSource):
     def _set_alarm(self) -> None:
         """Set the alarm half way to the next limit, for rows of any size. It is set again there. Under the lock."""
         active, options = self.tree.active, self.options
-        left = options.l0_sst_bytes - active.size_bytes
-        self.alarm_rows = len(active.keys) + max(1, left // (2 * ROW_OVERHEAD_BYTES))
-        alarm_bytes = active.payload_bytes + max(1, left // 2)
+        bytes_left = options.l0_sst_bytes - active.size_bytes
+        self.alarm_rows = len(active.keys) + max(1, bytes_left // (2 * ROW_OVERHEAD_BYTES))
+        alarm_bytes = active.payload_bytes + max(1, bytes_left // 2)
         if self.groups is not None:
             pending_max = options.wal_bytes_max - self._pending_bytes()
             # If the log lags behind, its thread is awake already: do not stop every row.
@@ -322,21 +322,21 @@ class WriterCore(ViewSource):
         """Give up the oldest group, which cannot be encoded, so that later ones become durable. Under the lock."""
         self._rotate()
         self.tree.begin_after_loss()
-        lost = groups.choose_lost(checked_sequence=self._checked_sequence)
-        for group in lost:
-            reason = error if group is lost[0] else _error_behind(error)
+        lost_groups = groups.choose_lost(checked_sequence=self._checked_sequence)
+        for group in lost_groups:
+            reason = error if group is lost_groups[0] else _error_behind(error)
             self.commit.lose(group.first_sequence, group.last_sequence, reason)
-        groups.take_back(lost)
+        groups.take_back(lost_groups)
         self.trip_alarm()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
         """Put everything written so far into files. Return the sequence up to which rows are in files."""
         with self.lock:
             self._rotate()
-            through = self.tree.active.first_sequence - 1
+            last_sequence = self.tree.active.first_sequence - 1
         while self.tree.flush_once():
             continue
-        return through
+        return last_sequence
 
     def shorten_log(self) -> None:
         """Put the log's rows into files if the log is long. All rows are durable, so a failure loses nothing.
@@ -396,10 +396,10 @@ class WriterCore(ViewSource):
         """As `Database.flush_once`."""
         with self.lock:
             self.check_not_fenced()
-            through = self.tree.active.first_sequence - 1
+            last_sequence = self.tree.active.first_sequence - 1
             if not self.tree.waiting_count:
                 return False
-        self.commit.wait_durable(through)
+        self.commit.wait_durable(last_sequence)
         try:
             # Without a log, waiting for durability has flushed everything already.
             is_flushed = self.tree.flush_once() or self.groups is None

@@ -89,8 +89,8 @@ class WriterThreads:
         tree, options = self._writer.tree, self._writer.options
         if tree.generation == self._compacted_generation:
             return None
-        many = min(DELAYED_FACTOR * options.l0_compaction_count, options.l0_count_max)
-        if tree.generation == self._opened_generation and tree.l0_count < many:
+        count_max = min(DELAYED_FACTOR * options.l0_compaction_count, options.l0_count_max)
+        if tree.generation == self._opened_generation and tree.l0_count < count_max:
             return self._opened_s + COMPACTION_DELAY_S
         return now_s
 

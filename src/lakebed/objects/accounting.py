@@ -53,13 +53,13 @@ _PUT_TOGETHER_MAX = 16
 
 def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
     """Return the fewest ascending ranges that cover `ranges`, joining those at most `gap_bytes_max` apart."""
-    merged: list[ByteRange] = []
+    merged_ranges: list[ByteRange] = []
     for start, end in sorted(ranges):
-        if merged and start - merged[-1][1] <= gap_bytes_max:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        if merged_ranges and start - merged_ranges[-1][1] <= gap_bytes_max:
+            merged_ranges[-1] = (merged_ranges[-1][0], max(merged_ranges[-1][1], end))
         else:
-            merged.append((start, end))
-    return merged
+            merged_ranges.append((start, end))
+    return merged_ranges
 
 
 class _Gate:
@@ -234,76 +234,78 @@ class AccountedStore(ObjectStore):
         return False
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        full = self._full(path)
+        full_path = self._full(path)
         if byte_range is not None:
             _check_range(byte_range, path)
             size_bytes = byte_range[1] - byte_range[0]
         else:
             size_bytes = self._shared.limits.get_bytes_assumed
         driver = self._driver
-        return self._call("get", lambda: driver.get(full, byte_range), _length, size_bytes=size_bytes, path=full)
+        return self._call(
+            "get", lambda: driver.get(full_path, byte_range), _length, size_bytes=size_bytes, path=full_path
+        )
 
     def get_resident(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer | None:
         driver = self._driver
         if driver.is_remote:
             return None
-        full = self._full(path)
+        full_path = self._full(path)
         if byte_range is not None:
             _check_range(byte_range, path)
         return self._call(
             "get",
-            lambda: driver.get_resident(full, byte_range),
+            lambda: driver.get_resident(full_path, byte_range),
             _length_there,
             requests_of=_count_there,
-            path=full,
+            path=full_path,
         )
 
     def map(self, path: str) -> Buffer | None:
         driver = self._driver
         if driver.is_remote:
             return None
-        full = self._full(path)
-        return self._call("get", lambda: driver.map(full), requests_of=_count_there, path=full)
+        full_path = self._full(path)
+        return self._call("get", lambda: driver.map(full_path), requests_of=_count_there, path=full_path)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        full = self._full(path)
+        full_path = self._full(path)
         for byte_range in ranges:
             _check_range(byte_range, path)
-        merged = coalesce(ranges, gap_bytes_max=self._shared.gap_bytes_max)
-        if not merged:
+        merged_ranges = coalesce(ranges, gap_bytes_max=self._shared.gap_bytes_max)
+        if not merged_ranges:
             return []
-        size_bytes = sum(end - start for start, end in merged)
+        size_bytes = sum(end - start for start, end in merged_ranges)
         driver = self._driver
         bodies = self._call(
             "get",
-            lambda: driver.get_ranges(full, merged),
+            lambda: driver.get_ranges(full_path, merged_ranges),
             _lengths,
             size_bytes=size_bytes,
-            requests_of=lambda _: len(merged),
-            path=full,
+            requests_of=lambda _: len(merged_ranges),
+            path=full_path,
         )
-        return [_part(merged, bodies, byte_range) for byte_range in ranges]
+        return [_part(merged_ranges, bodies, byte_range) for byte_range in ranges]
 
     def head(self, path: str) -> ObjectMeta:
-        full, driver = self._full(path), self._driver
-        return self._relative(self._call("head", lambda: driver.head(full), path=full))
+        full_path, driver = self._full(path), self._driver
+        return self._relative(self._call("head", lambda: driver.head(full_path), path=full_path))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        full, view, driver = self._full(path), byte_view(body), self._driver
+        full_path, view, driver = self._full(path), byte_view(body), self._driver
         size_bytes = view.nbytes
         sync = durable and self._shared.durable
 
         def put_once() -> None:
             self._call(
                 "put",
-                lambda: driver.put(full, view, create_only=create_only, durable=sync),
+                lambda: driver.put(full_path, view, create_only=create_only, durable=sync),
                 lambda _: (0, size_bytes),
                 size_bytes=size_bytes,
                 repeatable=not create_only,
-                path=full,
+                path=full_path,
             )
 
-        self._put_with_reserve(put_once, full)
+        self._put_with_reserve(put_once, full_path)
 
     def put_each(self, objects: Sequence[tuple[str, Buffer]]) -> None:
         if self._shared.gate is not None or not objects:
@@ -346,15 +348,15 @@ class AccountedStore(ObjectStore):
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        full = self._full(path)
-        taken = take_first(chunks, bytes_max=self._shared.limits.upload_part_bytes)
-        if isinstance(taken, bytearray):
+        full_path = self._full(path)
+        first_bytes = take_first(chunks, bytes_max=self._shared.limits.upload_part_bytes)
+        if isinstance(first_bytes, bytearray):
             if create_only:
-                put_new(self, path, taken, durable=durable)
+                put_new(self, path, first_bytes, durable=durable)
             else:
-                self.put(path, taken, durable=durable)
-            return len(taken)
-        return self._upload(full, taken, create_only=create_only, durable=durable and self._shared.durable)
+                self.put(path, first_bytes, durable=durable)
+            return len(first_bytes)
+        return self._upload(full_path, first_bytes, create_only=create_only, durable=durable and self._shared.durable)
 
     def _upload(self, full: str, chunks: Iterator[memoryview], *, create_only: bool, durable: bool) -> int:
         """Make one upload, counted as one call.
@@ -398,8 +400,8 @@ class AccountedStore(ObjectStore):
 
     def list_paths(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[str]:
         pages = self._pages(self._driver.path_pages, prefix, start_after, path_of=str)
-        below = slice(len(self._folder) + 1 if self._folder else 0, None)
-        return (path[below] for page in pages for path in page)
+        relative = slice(len(self._folder) + 1 if self._folder else 0, None)
+        return (path[relative] for page in pages for path in page)
 
     def _pages(
         self,
@@ -477,9 +479,9 @@ class AccountedStore(ObjectStore):
         )
 
     def sync(self, paths: Iterable[str]) -> None:
-        full = [self._full(path) for path in paths]
-        if self._shared.durable and full:
-            self._driver.sync(full)
+        full_paths = [self._full(path) for path in paths]
+        if self._shared.durable and full_paths:
+            self._driver.sync(full_paths)
 
     def url(self, path: str) -> str:
         return self._driver.url(self._full(path))

@@ -198,10 +198,10 @@ class Boundary:
 
     def _metas(self, *, after: int) -> list[tuple[int, ObjectMeta]]:
         start_after = self.path(after) if after else None
-        named = (
+        numbered = (
             (meta.path.rpartition("/")[2], meta) for meta in self._store.list(self._folder, start_after=start_after)
         )
-        return [(int(name), meta) for name, meta in named if _is_place(name)]
+        return [(int(name), meta) for name, meta in numbered if _is_place(name)]
 
     def _load(self, place: int) -> Marker | None:
         path = self.path(place)

@@ -109,9 +109,9 @@ class Document(Generic[E]):
             envelope = self._decoder.decode(view)
         except _DECODE_ERRORS as error:
             self._check_header(view, path=path)
-            unknown = find_unknown_part(error)
-            if unknown is not None:
-                raise _unknown_error(unknown, path=path) from error
+            unknown_part = find_unknown_part(error)
+            if unknown_part is not None:
+                raise _unknown_error(unknown_part, path=path) from error
             raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
         self._check_known(envelope, path=path)
         return envelope
@@ -125,10 +125,10 @@ class Document(Generic[E]):
         self._check_known(header, path=path)
 
     def _check_known(self, header: _Header | Envelope, *, path: str) -> None:
-        unknown = sorted(header.features)
-        if header.min_reader > self._format or unknown:
-            needs = f"the features {', '.join(unknown)}" if unknown else f"format {header.min_reader}"
-            facts: dict[str, Any] = {"format": header.format, "features": unknown}
+        unknown_features = sorted(header.features)
+        if header.min_reader > self._format or unknown_features:
+            needs = f"the features {', '.join(unknown_features)}" if unknown_features else f"format {header.min_reader}"
+            facts: dict[str, Any] = {"format": header.format, "features": unknown_features}
             raise UnsupportedFormat(
                 f"{path} needs {needs}, which this lakebed (format {self._format}) does not know: upgrade lakebed.",
                 path=path,
@@ -149,10 +149,10 @@ def decode_object(body: Buffer, kind: type[T], *, path: str) -> T:
     try:
         return decode_json(body, kind)
     except _DECODE_ERRORS as error:
-        unknown = find_unknown_part(error)
-        if unknown is None:
+        unknown_part = find_unknown_part(error)
+        if unknown_part is None:
             raise Corruption(f"{path} is damaged: {error}.", path=path) from error
-        raise _unknown_error(unknown, path=path) from error
+        raise _unknown_error(unknown_part, path=path) from error
 
 
 def _unknown_error(unknown: tuple[str, str], *, path: str) -> UnsupportedFormat:

@@ -71,15 +71,19 @@ def sync_each(descriptors: Sequence[int]) -> list[int] | None:
     first = ctypes.addressof(requests)
     pointers = (ctypes.c_void_p * count)(*range(first, first + _REQUEST.size * count, _REQUEST.size))
     # An interrupt from here on abandons the queue, because its answers are still to come.
-    begun = _call("submit", queue.handle, count, ctypes.addressof(pointers))
-    outcomes = _wait(queue, begun, count) if begun > 0 else None
+    begun_count = _call("submit", queue.handle, count, ctypes.addressof(pointers))
+    outcomes = _wait(queue, begun_count, count) if begun_count > 0 else None
     _keep(queue)
-    if outcomes is None or begun == count:
+    if outcomes is None or begun_count == count:
         return outcomes
-    rest = sync_each(descriptors[begun:])  # the first of these was refused; only the reason for that one is known
-    if rest is None and any(outcomes):
-        rest = [errno.EIO] * (count - begun)  # a failure is reported once, so a second sync of all could miss one
-    return None if rest is None else outcomes[:begun] + rest
+    later_errors = sync_each(
+        descriptors[begun_count:]
+    )  # the first of these was refused; only the reason for that one is known
+    if later_errors is None and any(outcomes):
+        later_errors = [errno.EIO] * (
+            count - begun_count
+        )  # a failure is reported once, so a second sync of all could miss one
+    return None if later_errors is None else outcomes[:begun_count] + later_errors
 
 
 def _wait(queue: _Queue, begun: int, count: int) -> list[int]:
@@ -87,11 +91,11 @@ def _wait(queue: _Queue, begun: int, count: int) -> list[int]:
     outcomes = [0] * count
     events = ctypes.create_string_buffer(_EVENT.size * begun)
     while begun:
-        ended = _call("get_events", queue.handle, begun, begun, ctypes.addressof(events), 0)
-        if ended < 0 and ended != -errno.EINTR:
-            raise OSError(-ended, os.strerror(-ended))
-        for at in range(max(ended, 0)):
-            row, _, result, _ = _EVENT.unpack_from(events, at * _EVENT.size)
+        ended_count = _call("get_events", queue.handle, begun, begun, ctypes.addressof(events), 0)
+        if ended_count < 0 and ended_count != -errno.EINTR:
+            raise OSError(-ended_count, os.strerror(-ended_count))
+        for place in range(max(ended_count, 0)):
+            row, _, result, _ = _EVENT.unpack_from(events, place * _EVENT.size)
             outcomes[row] = -min(result, 0)
             begun -= 1
     return outcomes

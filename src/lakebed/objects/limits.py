@@ -63,12 +63,12 @@ class StoreLimits:
         """Refuse settings that would block every request."""
         zero_is_fine = {"retry_count_max", "retry_wait_first_ms", "retry_wait_max_ms", "coalesce_gap_bytes_max"}
         for setting in fields(self):
-            value, least = getattr(self, setting.name), 0 if setting.name in zero_is_fine else 1
+            value, low = getattr(self, setting.name), 0 if setting.name in zero_is_fine else 1
             if setting.name == "upload_part_bytes":
-                least = UPLOAD_PART_BYTES_MIN
-            if not isinstance(value, int) or value < least:
+                low = UPLOAD_PART_BYTES_MIN
+            if not isinstance(value, int) or value < low:
                 raise InvalidRequest(
-                    f"the limit {setting.name} is {value!r}: it must be a whole number of at least {least}",
+                    f"the limit {setting.name} is {value!r}: it must be a whole number of at least {low}",
                     kind="invalid_limit",
                     limit=setting.name,
                 )

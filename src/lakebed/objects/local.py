@@ -360,12 +360,12 @@ class LocalDriver(Driver):
         folder = path.rpartition("/")[0]
         place = self._place(folder)
         for _ in range(_PUT_TRIES_MAX):
-            hidden: str | None = None
+            hidden_place: str | None = None
             try:
                 if create_only and self._nameless:
                     descriptor = _open_nameless(place)
                 else:
-                    hidden, descriptor = self._open_hidden(place)
+                    hidden_place, descriptor = self._open_hidden(place)
             except FileNotFoundError:
                 self._make_folder(folder)
                 continue
@@ -373,7 +373,7 @@ class LocalDriver(Driver):
                 if create_only and self._lacks_nameless(error, place):
                     continue
                 raise self._translate(error, "write", path) from error
-            return _LocalUpload(self, path, hidden, descriptor, create_only=create_only, durable=durable)
+            return _LocalUpload(self, path, hidden_place, descriptor, create_only=create_only, durable=durable)
         raise self._vanishing(path)
 
     def _lacks_nameless(self, error: OSError, place: str) -> bool:
@@ -442,7 +442,7 @@ class LocalDriver(Driver):
             raise _NamedError from error
 
     def _write_hidden(self, place: str, name: str, body: memoryview, create_only: bool, durable: bool) -> None:
-        hidden, descriptor = self._open_hidden(place)
+        hidden_place, descriptor = self._open_hidden(place)
         try:
             try:
                 _write_all(descriptor, body)
@@ -450,9 +450,9 @@ class LocalDriver(Driver):
                     _flush(descriptor)
             finally:
                 os.close(descriptor)
-            _give_name(hidden, f"{place}/{name}", create_only=create_only)
+            _give_name(hidden_place, f"{place}/{name}", create_only=create_only)
         except BaseException:
-            _unlink_if_there(hidden)
+            _unlink_if_there(hidden_place)
             raise
         if durable:
             _sync_folder(place, _flush_named)
@@ -461,16 +461,16 @@ class LocalDriver(Driver):
         if place not in self._tidied:
             self._tidied.add(place)
             _remove_abandoned(place)
-        hidden = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
-        return hidden, os.open(hidden, _OPEN_NEW, 0o666)
+        hidden_place = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
+        return hidden_place, os.open(hidden_place, _OPEN_NEW, 0o666)
 
     def _make_folder(self, folder: str) -> None:
         """Create a folder and those above it; `_sync_parents` makes them durable."""
-        required = self._required
+        required_folder = self._required
         if self._had_root and not os.path.isdir(self._root):
             raise self._moved("write", folder, self._root)
-        if required is not None and required.is_gone():
-            raise self._moved("write", folder, required.place)
+        if required_folder is not None and required_folder.is_gone():
+            raise self._moved("write", folder, required_folder.place)
         self._checked.clear()
         self._durable.clear()
         try:
@@ -478,8 +478,8 @@ class LocalDriver(Driver):
         except OSError as error:
             raise self._translate(error, "make the folder", folder) from error
         self._had_root = True
-        if required is not None:
-            required.look()
+        if required_folder is not None:
+            required_folder.look()
         self._check_real(folder)
 
     def _sync_parents(self, folder: str) -> None:
@@ -655,15 +655,15 @@ class LocalDriver(Driver):
 
         Cost: 1 system call for each folder above it, up to the root.
         """
-        at = ""
+        place = ""
         for name in folder.split("/"):
-            at = f"{at}/{name}" if at else name
+            place = f"{place}/{name}" if place else name
             try:
-                mode = os.lstat(self._place(at)).st_mode
+                mode = os.lstat(self._place(place)).st_mode
             except (FileNotFoundError, NotADirectoryError):
                 return
             except OSError as error:
-                raise self._translate(error, "look for", at) from error
+                raise self._translate(error, "look for", place) from error
             if stat.S_ISLNK(mode):
                 raise InvalidRequest(
                     f"{folder} in {self.root_url} is reached through a symbolic link: a store does not leave its "
@@ -681,9 +681,9 @@ class LocalDriver(Driver):
             raise self._moved(verb, path, self._required.place)
 
     def _moved(self, verb: str, path: str, place: str) -> Unavailable:
-        what = "is another folder than the one that was opened" if os.path.isdir(place) else "is not there any more"
+        state = "is another folder than the one that was opened" if os.path.isdir(place) else "is not there any more"
         return Unavailable(
-            f"lakebed does not {verb} {self.root_url}/{path}: {place} {what}. It was renamed or removed while it was "
+            f"lakebed does not {verb} {self.root_url}/{path}: {place} {state}. It was renamed or removed while it was "
             "in use: move it back, or close what is open there and open the folder by its new name.",
             kind="folder_moved",
             path=path,
@@ -705,7 +705,7 @@ class LocalDriver(Driver):
 
     def _translate(self, error: OSError, verb: str, path: str) -> LakebedError:
         """Translate a failed system call to an error."""
-        what = f"{self.root_url}/{path}" if path else self.root_url
+        url = f"{self.root_url}/{path}" if path else self.root_url
         code, reason = error.errno, os.strerror(error.errno or 0)
         if code == errno.ELOOP:
             return InvalidRequest(
@@ -717,22 +717,22 @@ class LocalDriver(Driver):
             return absent(path, self.root_url)
         if code in _NOT_A_FOLDER:
             return InvalidRequest(
-                f"lakebed cannot {verb} {what}: on a local folder a name is either a file or a folder, and a part of "
+                f"lakebed cannot {verb} {url}: on a local folder a name is either a file or a folder, and a part of "
                 "this path is the other",
                 kind="not_a_folder",
                 path=path,
             )
         if code in _DENIED:
             return InvalidRequest(
-                f"lakebed may not {verb} {what} ({reason}): check the folder's owner, mode and mount",
+                f"lakebed may not {verb} {url} ({reason}): check the folder's owner, mode and mount",
                 kind="permission_denied",
                 path=path,
             )
         if code == errno.ENAMETOOLONG:
-            return InvalidRequest(f"the name of {what} is too long for its file system", kind="invalid_path", path=path)
+            return InvalidRequest(f"the name of {url} is too long for its file system", kind="invalid_path", path=path)
         if code in _FULL:
-            return Unavailable(f"the disk is full: lakebed could not {verb} {what}", kind="disk_full", path=path)
-        return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
+            return Unavailable(f"the disk is full: lakebed could not {verb} {url}", kind="disk_full", path=path)
+        return Unavailable(f"lakebed could not {verb} {url}: {reason}", kind="io_error", path=path)
 
 
 class _RequiredFolder:
@@ -836,9 +836,9 @@ def _link_nameless(descriptor: int, name: str, parent: int) -> None:
 
 
 def _write_all(descriptor: int, body: memoryview) -> None:
-    written = os.write(descriptor, body[:_IO_BYTES_MAX]) if len(body) else 0
-    while written < len(body):
-        written += os.write(descriptor, body[written : written + _IO_BYTES_MAX])
+    byte_count = os.write(descriptor, body[:_IO_BYTES_MAX]) if len(body) else 0
+    while byte_count < len(body):
+        byte_count += os.write(descriptor, body[byte_count : byte_count + _IO_BYTES_MAX])
 
 
 def _read_once(descriptor: int, start: int, size_bytes: int) -> bytes | memoryview:
@@ -854,9 +854,9 @@ def _read_exactly(descriptor: int, start: int, size_bytes: int, path: str) -> Bu
     body = _read_once(descriptor, start, min(size_bytes, _IO_BYTES_MAX))
     if len(body) == size_bytes:
         return body
-    whole = bytearray(size_bytes)
-    whole[: len(body)] = body
-    filled, view = len(body), memoryview(whole)
+    content = bytearray(size_bytes)
+    content[: len(body)] = body
+    filled, view = len(body), memoryview(content)
     while filled < size_bytes:
         count = os.preadv(descriptor, [view[filled : filled + _IO_BYTES_MAX]], start + filled)
         if count == 0:
@@ -913,10 +913,12 @@ def _sync_folder(place: str, flush: Callable[[int], None] = _flush) -> None:
 def _remove_abandoned(place: str) -> None:
     """Remove unfinished files that were unchanged for a day, by the clock of the folder's file system."""
     with os.scandir(place) as scan:
-        hidden = [entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)]
-    if not hidden:
+        hidden_entries = [
+            entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)
+        ]
+    if not hidden_entries:
         return
-    times = {entry.path: status.st_mtime for entry in hidden if (status := _status(entry.path)) is not None}
+    times = {entry.path: status.st_mtime for entry in hidden_entries if (status := _status(entry.path)) is not None}
     newest = max([*times.values(), os.stat(place).st_mtime])
     for path, modified in times.items():
         if modified < newest - _ABANDONED_S:

@@ -146,12 +146,12 @@ class NumberedLog:
             if self._boundary is None or not exact:
                 return number
             # The next numbers may have been deleted while newer ones exist: a marker passed them first.
-            passed = self._boundary.current()
-            if passed <= number:
+            boundary = self._boundary.current()
+            if boundary <= number:
                 return number
-            if not self.exists(passed):
+            if not self.exists(boundary):
                 return max(self._ids(), default=number)
-            number = passed
+            number = boundary
 
     def _latest_listed(self) -> int | None:
         return max(self._ids(), default=None)
@@ -227,7 +227,7 @@ class NumberedLog:
         except AlreadyExists as error:
             # Perhaps ours won, was passed and collected, and a late writer re-created the number.
             taken = error
-        lost = Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number)
+        conflict = Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number)
         match self._create_outcome(number, write_id):
             case "forgotten":
                 raise OutcomeUnknown(
@@ -240,9 +240,9 @@ class NumberedLog:
                 if taken is None:
                     self.withdraw(number, write_id)
                 self._seen = max(self._seen or 0, self.free_from())  # the newest number is at least this
-                raise lost from taken
+                raise conflict from taken
             case "open" if taken is not None:
-                raise lost from taken
+                raise conflict from taken
         if self._seen is None or self._seen < number:
             self._seen = number
         if hints:
@@ -302,9 +302,9 @@ class NumberedLog:
         """
         if self._boundary is None:
             return []
-        below = self._boundary.current()
+        boundary = self._boundary.current()
         late = []
-        for number in (candidate for candidate in self.ids() if candidate < below):
+        for number in (candidate for candidate in self.ids() if candidate < boundary):
             body = self._read_if_there(number)
             if body is not None and self._boundary.create_outcome(number, self._write_id_of(body)) == "lost":
                 self._store.delete([self.path(number)])
@@ -374,15 +374,15 @@ class NumberedLog:
             InvalidRequest: a number is not below the boundary.
         Cost: 1 LIST when fenced, and 1 DELETE a thousand.
         """
-        doomed = sorted(ids)
-        if not doomed:
+        numbers = sorted(ids)
+        if not numbers:
             return
-        if fenced and doomed[-1] >= (boundary := self.boundary()):
+        if fenced and numbers[-1] >= (boundary := self.boundary()):
             raise InvalidRequest(
-                f"{self.path(doomed[-1])} is not below the boundary {boundary}: raise the boundary before deleting",
+                f"{self.path(numbers[-1])} is not below the boundary {boundary}: raise the boundary before deleting",
                 kind="not_fenced",
-                id=doomed[-1],
+                id=numbers[-1],
             )
-        self._store.delete(self.path(number) for number in doomed)
-        if self._seen is not None and doomed[0] <= self._seen <= doomed[-1]:
+        self._store.delete(self.path(number) for number in numbers)
+        if self._seen is not None and numbers[0] <= self._seen <= numbers[-1]:
             self._seen = None

@@ -62,13 +62,13 @@ def open_store(
         NotFound: ``create=False`` and there is no such folder.
     Cost: no request.
     """
-    parsed = parse_url(url)
+    location = parse_url(url)
     environment = environment or Environment()
     limits = limits or StoreLimits()
     options = {} if storage_options is None else dict(storage_options)
-    driver = _driver(parsed, options, environment, limits, create)
-    reopen = None if parsed.scheme == "memory" else _Reopen(str(parsed), options, limits, durable)
-    elsewhere = _Elsewhere(parsed.scheme, options, environment, limits, durable)
+    driver = _driver(location, options, environment, limits, create)
+    reopen = None if location.scheme == "memory" else _Reopen(str(location), options, limits, durable)
+    elsewhere = _Elsewhere(location.scheme, options, environment, limits, durable)
     return AccountedStore(
         driver, environment=environment, limits=limits, durable=durable, reopen=reopen, elsewhere=elsewhere
     )
@@ -88,13 +88,13 @@ def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
     """
     if not is_url(path):
         return store, path
-    parsed = parse_url(path)
-    folder, _, name = parsed.prefix.rpartition("/")
+    location = parse_url(path)
+    folder, _, name = location.prefix.rpartition("/")
     if not name or path.endswith("/"):
         raise InvalidRequest(f"{path!r} is not the URL of an object.", kind="invalid_url", url=path)
-    if parsed.scheme == "file":
+    if location.scheme == "file":
         return open_elsewhere(store, f"file://{folder or '/'}"), name
-    return open_elsewhere(store, f"{parsed.scheme}://{parsed.place}"), parsed.prefix
+    return open_elsewhere(store, f"{location.scheme}://{location.place}"), location.prefix
 
 
 def open_elsewhere(store: ObjectStore, url: str) -> ObjectStore:
@@ -114,18 +114,18 @@ class _Elsewhere:
     opened: dict[str, AccountedStore] = field(default_factory=dict, repr=False)
 
     def __call__(self, url: str) -> ObjectStore:
-        parsed = parse_url(url)
-        existing_store = self.opened.get(str(parsed))
+        location = parse_url(url)
+        existing_store = self.opened.get(str(location))
         if existing_store is not None:
             return existing_store
         store = open_store(
-            str(parsed),
-            storage_options=self.storage_options if parsed.scheme == self.scheme else {},
+            str(location),
+            storage_options=self.storage_options if location.scheme == self.scheme else {},
             environment=self.environment,
             limits=self.limits,
             durable=self.durable,
         )
-        return store if parsed.scheme == "file" else self.opened.setdefault(str(parsed), store)
+        return store if location.scheme == "file" else self.opened.setdefault(str(location), store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,11 @@ def _driver(
 
 def _hint(folder: str) -> str:
     """Suggest the existing folder that may have been meant instead of a missing one; otherwise say what is there."""
-    above, name = os.path.split(folder)
+    parent, name = os.path.split(folder)
     try:
-        names = sorted(entry.name for entry in os.scandir(above) if entry.is_dir())
+        names = sorted(entry.name for entry in os.scandir(parent) if entry.is_dir())
     except OSError:
-        return f" Nor is there {above}." if not os.path.exists(above) else ""
-    if near := difflib.get_close_matches(name, names, n=1):
-        return f" Did you mean {os.path.join(above, near[0])}?"
-    return f" {above} has {list_some(names)}." if names else f" {above} has no folders."
+        return f" Nor is there {parent}." if not os.path.exists(parent) else ""
+    if similar := difflib.get_close_matches(name, names, n=1):
+        return f" Did you mean {os.path.join(parent, similar[0])}?"
+    return f" {parent} has {list_some(names)}." if names else f" {parent} has no folders."

@@ -127,9 +127,9 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
         )
     if scheme == "file":
         if not rest.startswith("/"):
-            what = "names a host" if rest else "lacks a folder"
+            complaint = "names a host" if rest else "lacks a folder"
             raise InvalidRequest(
-                f"{text!r} {what}: write file:///absolute/path, with three slashes", kind="invalid_url"
+                f"{text!r} {complaint}: write file:///absolute/path, with three slashes", kind="invalid_url"
             )
         return _parse_folder(rest)
     place, _, prefix = rest.partition("/")
@@ -139,8 +139,8 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
             kind="invalid_url",
         )
     if not place:
-        what = "name" if scheme == "memory" else "bucket"
-        raise InvalidRequest(f"{text!r} lacks a {what}: write {scheme}://{what}/folder.", kind="invalid_url")
+        complaint = "name" if scheme == "memory" else "bucket"
+        raise InvalidRequest(f"{text!r} lacks a {complaint}: write {scheme}://{complaint}/folder.", kind="invalid_url")
     return StoreUrl(cast(Scheme, _SCHEMES[scheme]), place, check_folder(prefix))
 
 

@@ -119,10 +119,10 @@ def _places(driver: Driver, path: str) -> Iterator[tuple[Driver, str]]:
         yield driver, join_path(folder, RESERVE_PATH)
     if not driver.root_url.startswith(_LOCAL):
         return
-    above = driver.root_url.removeprefix(_LOCAL)
+    parent = driver.root_url.removeprefix(_LOCAL)
     for _ in range(_FOLDERS_ABOVE_MAX):
-        above = os.path.dirname(above)
-        yield LocalDriver(above, environment=Environment(), folder_memory_count_max=1), RESERVE_PATH
+        parent = os.path.dirname(parent)
+        yield LocalDriver(parent, environment=Environment(), folder_memory_count_max=1), RESERVE_PATH
 
 
 def keep_reserve(store: ObjectStore, *, size_bytes: int = RESERVE_BYTES) -> None:

@@ -75,28 +75,28 @@ class SharedSyncs:
             process = self._process = self._new_process()
         status = os.fstat(descriptor)
         key = status.st_dev, status.st_ino
-        ours = None
+        own_round = None
         try:  # from here on an interrupt (Ctrl-C) must not leave a round that seems to run
             with process.lock:
                 folder = process.folders.setdefault(key, _Folder())
-                shared = folder.following = folder.following or _Round()
-                while folder.running is not None and not shared.has_ended:
+                next_round = folder.following = folder.following or _Round()
+                while folder.running is not None and not next_round.has_ended:
                     process.ended.wait()
-                if not shared.has_ended:
-                    folder.running, folder.following, ours = shared, None, shared
-            if ours is not None:
+                if not next_round.has_ended:
+                    folder.running, folder.following, own_round = next_round, None, next_round
+            if own_round is not None:
                 self._flush(descriptor)
-                ours.error = None
+                own_round.error = None
         except OSError as error:
-            if ours is None:
+            if own_round is None:
                 raise
-            ours.error = error
+            own_round.error = error
         finally:
-            if ours is not None:
+            if own_round is not None:
                 with process.lock:
-                    ours.has_ended, folder.running = True, None
+                    own_round.has_ended, folder.running = True, None
                     if folder.following is None:
                         del process.folders[key]
                     process.ended.notify_all()
-        if shared.error is not None:
-            raise shared.error
+        if next_round.error is not None:
+            raise next_round.error

@@ -79,10 +79,10 @@ def stream_ranges(store: ObjectStore, path: str, *, byte_range: ByteRange | None
 
 def _rest(store: ObjectStore, path: str, chunk: Buffer, start: int, end: int, chunk_bytes: int) -> Iterator[Buffer]:
     while True:
-        asked, size_bytes = min(end - start, chunk_bytes), memoryview(chunk).nbytes
+        wanted_bytes, size_bytes = min(end - start, chunk_bytes), memoryview(chunk).nbytes
         yield chunk
         start += size_bytes
-        if size_bytes < asked or start == end:
+        if size_bytes < wanted_bytes or start == end:
             return
         try:
             chunk = store.get(path, byte_range=(start, min(end, start + chunk_bytes)))

@@ -128,8 +128,8 @@ class _VendorUpload:
                 "store takes: raise the limit upload_part_bytes",
                 kind="stream_too_large",
             )
-        kept = bytes(part)  # the writer keeps its input until it is sent, and the caller may reuse the part
-        self._ask(lambda: self._writer.write(kept))
+        copied_part = bytes(part)  # the writer keeps its input until it is sent, and the caller may reuse the part
+        self._ask(lambda: self._writer.write(copied_part))
         self._size_bytes += len(part)
 
     def finish(self) -> None:
@@ -151,11 +151,11 @@ class VendorDriver(Driver):
     def __init__(self, url: StoreUrl, options: Mapping[str, str], limits: StoreLimits) -> None:
         self._url = url
         self._prefix = url.prefix + "/" if url.prefix else ""
-        given = [str(value) for name, value in options.items() if _SECRET_NAME.search(name)]
+        secrets = [str(value) for name, value in options.items() if _SECRET_NAME.search(name)]
         ambient = [
             value for name, value in os.environ.items() if name.startswith(_VENDOR) and _SECRET_NAME.search(name)
         ]
-        self._secrets = sorted({secret for secret in given + ambient if secret}, key=len, reverse=True)
+        self._secrets = sorted({secret for secret in secrets + ambient if secret}, key=len, reverse=True)
         self._store = _client(url, dict(options), limits, _retries(limits, 0))
         # Failed parts are gone here, so only this client retries by itself.
         self._uploads = _client(url, dict(options), limits, _retries(limits, limits.retry_count_max))
@@ -176,18 +176,18 @@ class VendorDriver(Driver):
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """One GET; the body is not copied."""
-        full = self._prefix + path
+        full_path = self._prefix + path
         if byte_range is None:
-            return self._ask(path, lambda: obstore.get(self._store, full).bytes())
+            return self._ask(path, lambda: obstore.get(self._store, full_path).bytes())
         start, end = byte_range
-        return self._ask(path, lambda: obstore.get_range(self._store, full, start=start, end=end))
+        return self._ask(path, lambda: obstore.get_range(self._store, full_path, start=start, end=end))
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """All ranges at once, in parallel."""
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
-        full = self._prefix + path
+        full_path = self._prefix + path
         return list(
-            self._ask(path, lambda: obstore.get_ranges(self._store, full, starts=starts, ends=ends, coalesce=0))
+            self._ask(path, lambda: obstore.get_ranges(self._store, full_path, starts=starts, ends=ends, coalesce=0))
         )
 
     def head(self, path: str) -> ObjectMeta:
@@ -349,8 +349,8 @@ class VendorDriver(Driver):
 
 def _endpoints(url: StoreUrl, options: Mapping[str, Any]) -> list[str]:
     """Return every endpoint that the options or the environment name."""
-    given = [str(options[name]) for name in options if name.lower().removesuffix("_url").endswith("endpoint")]
-    return given or [os.environ[name] for name in _ENDPOINT_VARIABLES[url.scheme] if os.environ.get(name)]
+    endpoints = [str(options[name]) for name in options if name.lower().removesuffix("_url").endswith("endpoint")]
+    return endpoints or [os.environ[name] for name in _ENDPOINT_VARIABLES[url.scheme] if os.environ.get(name)]
 
 
 def _retries(limits: StoreLimits, count_max: int) -> dict[str, Any]:
@@ -385,11 +385,11 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits, retry_c
     try:
         return kinds[url.scheme](url.place, config=options, client_options=client_options, retry_config=retry_config)
     except exceptions.UnknownConfigurationKeyError as error:
-        unknown = next((name for name in sorted(options) if f"'{name}'" in str(error)), "given")
+        option = next((name for name in sorted(options) if f"'{name}'" in str(error)), "given")
         raise InvalidRequest(
-            f"{url} has no storage option {unknown}: use the names of its vendor, such as {_EXAMPLES[url.scheme]}",
+            f"{url} has no storage option {option}: use the names of its vendor, such as {_EXAMPLES[url.scheme]}",
             kind="invalid_option",
-            option=unknown,
+            option=option,
         ) from error
     except (exceptions.BaseError, ValueError) as error:
         raise InvalidRequest(

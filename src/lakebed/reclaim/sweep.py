@@ -139,19 +139,19 @@ class Sweeper:
 
     def _by_store(self, batch: Sequence[Deletable]) -> Iterator[tuple[ObjectStore, list[str], list[Deletable]]]:
         """Group a batch by store. Outside objects come first, before the objects inside that may name them."""
-        inside: list[Deletable] = []
+        own_files: list[Deletable] = []
         outside: dict[str, tuple[ObjectStore, list[str], list[Deletable]]] = {}
         for deletable in batch:
             if not is_url(deletable.path):
-                inside.append(deletable)
+                own_files.append(deletable)
                 continue
             store, name = place_of(self._store, deletable.path)
             _, names, part = outside.setdefault(store.root_url, (store, [], []))
             names.append(name)
             part.append(deletable)
         yield from outside.values()
-        if inside:
-            yield self._store, [deletable.path for deletable in inside], inside
+        if own_files:
+            yield self._store, [deletable.path for deletable in own_files], own_files
 
 
 def report_of(plan: CollectionPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> CollectionReport:
