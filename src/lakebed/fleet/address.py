@@ -82,8 +82,8 @@ def read_document(store: ObjectStore, path: str, kind: type[D], *, fault: str, a
         document = decode_json(bytes(store.get(path)), kind)
     except NotFound:
         return None
-    except msgspec.DecodeError as broken:
-        raise Corruption(f"{store.root_url}/{path} {fault} ({broken}): {advice}", path=path) from broken
+    except msgspec.DecodeError as error:
+        raise Corruption(f"{store.root_url}/{path} {fault} ({error}): {advice}", path=path) from error
     if document.format != FORMAT:
         raise UnsupportedFormat(
             f"{store.root_url}/{path} has format {document.format}, which this lakebed does not know: upgrade lakebed.",

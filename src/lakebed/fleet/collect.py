@@ -157,17 +157,17 @@ class _Tally:
         self.counts += np.bincount(codes, minlength=len(_REASONS))
         self.sizes += np.bincount(codes, weights=page.sizes, minlength=len(_REASONS)).astype(np.int64)
         for code in np.unique(codes):
-            named = self.examples.setdefault(_REASONS[code], [])
-            if room := EXAMPLE_COUNT_MAX - len(named):
-                named.extend(page.paths.take(np.flatnonzero(codes == code)[:room]).to_pylist())
+            paths_of_reason = self.examples.setdefault(_REASONS[code], [])
+            if room := EXAMPLE_COUNT_MAX - len(paths_of_reason):
+                paths_of_reason.extend(page.paths.take(np.flatnonzero(codes == code)[:room]).to_pylist())
 
     def merge(self, other: _Tally) -> None:
         """Add the findings of one tenant."""
         self.counts += other.counts
         self.sizes += other.sizes
         for reason, paths in other.examples.items():
-            named = self.examples.setdefault(reason, [])
-            named.extend(paths[: EXAMPLE_COUNT_MAX - len(named)])
+            paths_of_reason = self.examples.setdefault(reason, [])
+            paths_of_reason.extend(paths[: EXAMPLE_COUNT_MAX - len(paths_of_reason)])
         self.missing += other.missing
         self.problems += other.problems
         self.deleted_count += other.deleted_count
@@ -207,8 +207,8 @@ class _References:
     def __init__(self, record: TenantRecord, tasks: Iterable[CollectTask], storage: ObjectStore) -> None:
         self.record = record
         mine = list(tasks)
-        named = iter(()) if record.manifest is None else _paths_of(read_manifest(record, storage), record)
-        self.named = pa.array(named, pa.string()).unique()
+        named_paths = iter(()) if record.manifest is None else _paths_of(read_manifest(record, storage), record)
+        self.named = pa.array(named_paths, pa.string()).unique()
         self.is_seen = np.zeros(len(self.named), np.bool_)
         collectable: list[str] = []
         for task in mine:
@@ -218,8 +218,8 @@ class _References:
         self.collectable = pa.array(collectable, pa.string())
         unfinished = [transaction.id for transaction in record.transactions]
         self.unfinished = np.array(unfinished, np.int64)
-        listed = [task.txn for task in mine if task.kind is not TransactionState.COMMITTED]
-        self.listed = np.array(listed, np.int64)
+        task_txns = [task.txn for task in mine if task.kind is not TransactionState.COMMITTED]
+        self.listed = np.array(task_txns, np.int64)
 
     def judge(self, page: _Page) -> npt.NDArray[np.int8]:
         """Return the code of the reason of each object, regardless of its age."""
@@ -372,23 +372,25 @@ class OrphanCollector:
 
     def _still_missing(self, record: TenantRecord, paths: Sequence[str]) -> list[str]:
         """Return the given paths that do not exist although the newest state also names them."""
-        gone = list(paths)
+        missing = list(paths)
         for _ in range(_READS_MAX):
-            gone = [path for path in gone if not has_object(self._storage, path)]
-            if not gone:
+            missing = [path for path in missing if not has_object(self._storage, path)]
+            if not missing:
                 return []
             try:
                 newest = self._ledger.tenant(record.tenant, fresh=True)
                 if newest.is_deleted:
                     return []
                 if newest.manifest == record.manifest:
-                    return gone
-                named = set(() if newest.manifest is None else _paths_of(read_manifest(newest, self._storage), newest))
+                    return missing
+                named_paths = set(
+                    () if newest.manifest is None else _paths_of(read_manifest(newest, self._storage), newest)
+                )
             except NotFound as error:
                 if error.kind == "tenant_not_found":
                     return []
                 continue  # a commit has replaced that manifest, which was then collected
-            record, gone = newest, [path for path in gone if path in named]
+            record, missing = newest, [path for path in missing if path in named_paths]
         raise _is_busy(record.tenant)
 
     def _judge_unknown(self, folder: str, metas: Iterable[ObjectMeta], tally: _Tally, *, dry_run: bool) -> None:
@@ -418,8 +420,8 @@ class OrphanCollector:
             return
         txns = page.txns()
         for txn in np.unique(txns[suspects]):
-            done = self._ledger.finished(tenant, int(txn))
-            if done is None or done.state is not TransactionState.COMMITTED:
+            finished = self._ledger.finished(tenant, int(txn))
+            if finished is None or finished.state is not TransactionState.COMMITTED:
                 codes[suspects & (txns == txn)] = _CODES[Reason.LEFT]
 
     def _settle(self, page: _Page, codes: npt.NDArray[np.int8], tally: _Tally, *, dry_run: bool) -> None:
@@ -429,15 +431,15 @@ class OrphanCollector:
         tally.add(codes, page)
         if dry_run:
             return
-        doomed = np.flatnonzero(np.isin(codes, [_CODES[reason] for reason in NEEDLESS]))
-        if not len(doomed):
+        places = np.flatnonzero(np.isin(codes, [_CODES[reason] for reason in NEEDLESS]))
+        if not len(places):
             return
-        whys = [_REASONS[code].value for code in codes[doomed]]
-        paths: list[str] = page.paths.take(doomed).to_pylist()
+        whys = [_REASONS[code].value for code in codes[places]]
+        paths: list[str] = page.paths.take(places).to_pylist()
         plan = CollectionPlan(
             store=self._storage.root_url,
             hide=(),
-            doomed=tuple(map(Deletable, paths, page.sizes[doomed].tolist(), whys)),
+            doomed=tuple(map(Deletable, paths, page.sizes[places].tolist(), whys)),
         )
         report = Sweeper(self._storage).sweep(plan)
         tally.deleted_count += report.deleted_count

@@ -147,16 +147,16 @@ def connect(
         environment=environment,
         retry_s=_LOG_S,
     )
-    known: dict[str, HttpNode] = {}
+    nodes_by_url: dict[str, HttpNode] = {}
 
     def nodes(at: str) -> NodePort:
-        node = known.get(at)
+        node = nodes_by_url.get(at)
         if node is None:
-            node = known[at] = HttpNode(at, token=token, read_s=_NODE_S, environment=environment)
+            node = nodes_by_url[at] = HttpNode(at, token=token, read_s=_NODE_S, environment=environment)
         return node
 
     def close() -> None:
-        for node in known.values():
+        for node in nodes_by_url.values():
             node.close()
         operator.close()
 

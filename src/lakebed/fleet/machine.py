@@ -124,17 +124,17 @@ def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
 
 def note_sealed(record: TenantRecord, timelines: Collection[str]) -> Step[None]:
     """Record that the logs of some timelines are sealed."""
-    left = tuple(id for id in record.sealing if id not in timelines)
-    return Step(None, record if left == record.sealing else replace(record, sealing=left))
+    ids_left = tuple(id for id in record.sealing if id not in timelines)
+    return Step(None, record if ids_left == record.sealing else replace(record, sealing=ids_left))
 
 
 def _timelines_to_seal(record: TenantRecord, timelines: Collection[str], names: Mapping[str, str]) -> tuple[str, ...]:
     """Timelines of a record that take rows, and that a later state does not have, or has under another name."""
-    renamed = {id for name, id in record.names.items() if names.get(name) != id}
+    renamed_ids = {id for name, id in record.names.items() if names.get(name) != id}
     return tuple(
         id
         for id, progress in record.timelines.items()
-        if not progress.is_read_only and id not in record.sealed and (id in renamed or id not in timelines)
+        if not progress.is_read_only and id not in record.sealed and (id in renamed_ids or id not in timelines)
     )
 
 
@@ -197,13 +197,17 @@ def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, 
     acknowledged.
     """
     current = attachment_of(record, node.node)
-    kept = None if current is None else open_of(record, current)
-    if resumed is None or kept is None or (resumed.generation, resumed.txn) != (kept.generation, kept.id):
-        kept = None
+    candidate = None if current is None else open_of(record, current)
+    if (
+        resumed is None
+        or candidate is None
+        or (resumed.generation, resumed.txn) != (candidate.generation, candidate.id)
+    ):
+        candidate = None
     after = record
     if current is not None and current.mode is AttachmentMode.STALE:  # its memory, from which it served reads, is gone
         after, current = without(record, node.node), None
-    elif current is not None and current.may_commit and kept is None:
+    elif current is not None and current.may_commit and candidate is None:
         new = replace(current, generation=record.next_generation)
         after = replace(
             record,
@@ -251,12 +255,12 @@ def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[L
     if record.relocation is not None or source.node == target.node:
         attachment = attachment_of(record, target.node)
         return Step(location_of(record, attachment or source), record)
-    others = tuple(
+    other_writers = tuple(
         replace(other, mode=AttachmentMode.MULTI) if other is source else other
         for other in record.attachments
         if other.node != target.node
     )
-    before = replace(record, attachments=others)
+    before = replace(record, attachments=other_writers)
     after = target_attached(before, target.node, local_id=target.local_id, now_ms=now_ms)
     after = replace(
         after,
@@ -270,12 +274,12 @@ def relocate(record: TenantRecord, target: NodeRecord, *, now_ms: int) -> Step[L
 
 def hand_over(record: TenantRecord, *, now_ms: int) -> Step[None]:
     """Prefer a target that has everything that was committed, and nothing to commit itself; as its commit would."""
-    running = record.relocation
-    target = attachment_of(record, None if running is None else running.target)
-    if running is None or has_moved(record) or target is None or open_of(record, target) is None:
+    relocation = record.relocation
+    target = attachment_of(record, None if relocation is None else relocation.target)
+    if relocation is None or has_moved(record) or target is None or open_of(record, target) is None:
         return Step(None, record)
-    after = replace(record, transactions=doom(record.transactions, of=running.source, now_ms=now_ms))
-    return Step(None, _take_over(after, running, record.committed, now_ms=now_ms))
+    after = replace(record, transactions=doom(record.transactions, of=relocation.source, now_ms=now_ms))
+    return Step(None, _take_over(after, relocation, record.committed, now_ms=now_ms))
 
 
 def finish_relocation(record: TenantRecord) -> Step[None]:
@@ -328,10 +332,10 @@ def commit(
         return Step(
             _reject(reason), replace(record, transactions=replace_transaction(record.transactions, replacement))
         )
-    running = record.relocation
-    if running is not None and request.node == running.source:
+    relocation = record.relocation
+    if relocation is not None and request.node == relocation.source:
         latest_ms = now_ms + record.policy.relocation_wait_max_ms  # a later end means that the clock was set back
-        if now_ms < running.source_waits_until_ms <= latest_ms:
+        if now_ms < relocation.source_waits_until_ms <= latest_ms:
             return Step(CommitReply(WAIT), record)
     return _grant(record, transaction, request, now_ms=now_ms)
 
@@ -344,7 +348,7 @@ def _again(record: TenantRecord, request: CommitRequest, finished: Transaction |
         return _reject("the transaction was rejected")
     if finished.manifest != request.manifest:
         return _reject("the transaction was committed with another manifest")
-    following = next(
+    successor = next(
         (
             transaction.id
             for transaction in record.transactions
@@ -353,12 +357,12 @@ def _again(record: TenantRecord, request: CommitRequest, finished: Transaction |
         ),
         None,
     )
-    return CommitReply(GRANTED, txn=following, generation=request.generation)
+    return CommitReply(GRANTED, txn=successor, generation=request.generation)
 
 
 def _grant(record: TenantRecord, transaction: Transaction, request: CommitRequest, *, now_ms: int) -> Step[CommitReply]:
     main = request.names.get(MAIN, "")
-    done = replace(
+    granted = replace(
         apply_move(transaction, Move.GRANT, now_ms=now_ms),
         manifest=request.manifest,
         has_deadlist=request.has_deadlist,
@@ -371,7 +375,7 @@ def _grant(record: TenantRecord, transaction: Transaction, request: CommitReques
         if reader.mode is AttachmentMode.READER
     ]
     hold_ids = {hold.id for hold in holds}
-    lost = _timelines_to_seal(record, request.timelines, request.names)
+    lost_timelines = _timelines_to_seal(record, request.timelines, request.names)
     after = replace(
         record,
         committed=transaction.id,
@@ -379,8 +383,8 @@ def _grant(record: TenantRecord, transaction: Transaction, request: CommitReques
         deadlist=deadlist_of(request.manifest.path) if request.has_deadlist else None,
         timelines=request.timelines,
         names=request.names,
-        sealed=tuple(id for id in (*record.sealed, *lost) if id in request.timelines),
-        sealing=(*record.sealing, *(id for id in lost if id not in record.sealing)),
+        sealed=tuple(id for id in (*record.sealed, *lost_timelines) if id in request.timelines),
+        sealing=(*record.sealing, *(id for id in lost_timelines if id not in record.sealing)),
         transactions=doom((other for other in record.transactions if other is not transaction), now_ms=now_ms),
         holds=(*(hold for hold in running_holds(record.holds, now_ms=now_ms) if hold.id not in hold_ids), *holds),
     )
@@ -392,7 +396,7 @@ def _grant(record: TenantRecord, transaction: Transaction, request: CommitReques
     if record.relocation is not None:
         after = _relocation_granted(after, record, transaction, now_ms=now_ms)
     reply = CommitReply(GRANTED, txn=txn, generation=request.generation)
-    return Step(reply, after, (done,), _tasks_of(record, after, transaction.id, now_ms=now_ms))
+    return Step(reply, after, (granted,), _tasks_of(record, after, transaction.id, now_ms=now_ms))
 
 
 def _relocation_granted(
@@ -402,19 +406,28 @@ def _relocation_granted(
 
     After a grant to the target, clients go over to it. After a grant to the source, the target is attached again.
     """
-    running = before.relocation
-    assert running is not None
-    if transaction.node == running.target and not has_moved(before):
-        return _take_over(after, running, transaction.base, now_ms=now_ms)
-    if transaction.node == running.source:
-        old = next((other for other in reversed(before.transactions) if other.node == running.target), None)
-        others = tuple(attachment for attachment in after.attachments if attachment.node != running.target)
+    relocation = before.relocation
+    assert relocation is not None
+    if transaction.node == relocation.target and not has_moved(before):
+        return _take_over(after, relocation, transaction.base, now_ms=now_ms)
+    if transaction.node == relocation.source:
+        old_transaction = next(
+            (other for other in reversed(before.transactions) if other.node == relocation.target), None
+        )
+        other_attachments = tuple(
+            attachment for attachment in after.attachments if attachment.node != relocation.target
+        )
         after = replace(
             after,
-            attachments=others,
-            relocation=replace(running, source_waits_until_ms=now_ms + before.policy.relocation_wait_max_ms),
+            attachments=other_attachments,
+            relocation=replace(relocation, source_waits_until_ms=now_ms + before.policy.relocation_wait_max_ms),
         )
-        return target_attached(after, running.target, local_id="" if old is None else old.local_id, now_ms=now_ms)
+        return target_attached(
+            after,
+            relocation.target,
+            local_id="" if old_transaction is None else old_transaction.local_id,
+            now_ms=now_ms,
+        )
     return after
 
 
@@ -436,10 +449,10 @@ def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: in
     unneeded = [] if before.manifest is None else [before.manifest.path]
     if before.deadlist is not None:
         unneeded.append(before.deadlist)
-    gone = tuple(
+    removed_timelines = tuple(
         name for name, timeline in before.timelines.items() if name not in after.timelines and not timeline.is_read_only
     )
-    if not unneeded and not gone and after.deadlist is None:
+    if not unneeded and not removed_timelines and after.deadlist is None:
         return ()
     return (
         CollectTask(
@@ -449,7 +462,7 @@ def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: in
             since_ms=now_ms,
             deadlist=after.deadlist,
             unneeded=tuple(unneeded),
-            timelines=gone,
+            timelines=removed_timelines,
         ),
     )
 

@@ -27,18 +27,20 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
 
     Cost: 1 GET and 1 HEAD an object of a committed transaction, 1 LIST of a rejected one.
     """
-    finished = {transaction.id: transaction for transaction in state.transactions.finished}
-    doomed: list[Deletable] = []
+    finished_by_id = {transaction.id: transaction for transaction in state.transactions.finished}
+    deletable: list[Deletable] = []
     for txn in sorted(state.transactions.to_collect):
-        done = finished.get(txn)
+        done = finished_by_id.get(txn)
         if done is None:
             continue
         if done.state is TransactionState.COMMITTED:
-            doomed += _find_unneeded(storage, done, finished.get(done.base))
+            deletable += _find_unneeded(storage, done, finished_by_id.get(done.base))
         else:
             why = f"of the rejected transaction {txn}"
-            doomed += (Deletable(meta.path, meta.size_bytes, why) for meta in storage.list(txn_folder(state.name, txn)))
-    return CollectionPlan(store=state.name, hide=(), doomed=tuple(doomed))
+            deletable += (
+                Deletable(meta.path, meta.size_bytes, why) for meta in storage.list(txn_folder(state.name, txn))
+            )
+    return CollectionPlan(store=state.name, hide=(), doomed=tuple(deletable))
 
 
 def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:

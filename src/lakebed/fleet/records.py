@@ -201,20 +201,21 @@ def without(record: TenantRecord, node: str) -> TenantRecord:
     """Remove a node's attachment. Its relocation ends, and the other node of that has the tenant alone."""
     attachments = tuple(attachment for attachment in record.attachments if attachment.node != node)
     preferred = None if record.preferred == node else record.preferred
-    running = record.relocation
-    if running is not None and node in (running.source, running.target):
-        other = running.target if node == running.source else running.source
+    relocation = record.relocation
+    if relocation is not None and node in (relocation.source, relocation.target):
+        other_node = relocation.target if node == relocation.source else relocation.source
         attachments = tuple(
             replace(attachment, mode=AttachmentMode.SINGLE)
-            if attachment.node == other and attachment.may_commit
+            if attachment.node == other_node and attachment.may_commit
             else attachment
             for attachment in attachments
         )
         preferred = next(
-            (attachment.node for attachment in attachments if attachment.node == other and attachment.may_commit), None
+            (attachment.node for attachment in attachments if attachment.node == other_node and attachment.may_commit),
+            None,
         )
-        running = None
-    return replace(record, attachments=attachments, preferred=preferred, relocation=running)
+        relocation = None
+    return replace(record, attachments=attachments, preferred=preferred, relocation=relocation)
 
 
 def doom(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: int) -> tuple[Transaction, ...]:
@@ -236,11 +237,12 @@ def acknowledge(record: TenantRecord, over: tuple[Transaction, ...], move: Move,
     """Remove rejected transactions from the record, each with a task for the collector."""
     if not over:
         return Step(None, record)
-    gone = {transaction.id for transaction in over}
+    ended_ids = {transaction.id for transaction in over}
     return Step(
         None,
         replace(
-            record, transactions=tuple(transaction for transaction in record.transactions if transaction.id not in gone)
+            record,
+            transactions=tuple(transaction for transaction in record.transactions if transaction.id not in ended_ids),
         ),
         tuple(apply_move(transaction, move, now_ms=now_ms) for transaction in over),
         tuple(CollectTask(record.tenant, transaction.id, ACKNOWLEDGED, since_ms=now_ms) for transaction in over),

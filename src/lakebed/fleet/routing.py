@@ -191,12 +191,12 @@ class Router:
         Raises as `timeline_id`, and ``tenant_unavailable`` whenever the control plane does not answer.
         """
         route = self.ask_route(attempts)
-        known = _find_id(route, name)
-        if known is not None:
-            return known
-        shown = list_some(sorted(_names_of(route)))
+        timeline_id = _find_id(route, name)
+        if timeline_id is not None:
+            return timeline_id
+        names = list_some(sorted(_names_of(route)))
         raise NotFound(
-            f"The tenant {self.tenant} has no timeline {name}. It has {shown}.",
+            f"The tenant {self.tenant} has no timeline {name}. It has {names}.",
             kind="timeline_not_found",
             tenant=self.tenant,
             timeline=name,
@@ -246,13 +246,13 @@ class Router:
             Unavailable: ``tenant_unavailable``.
             LakebedError: the error that the node answers, unless a retry may resolve it.
         """
-        fresh = False
+        is_fresh = False
         for _ in attempts:
             try:
-                return self.once(call, fresh=fresh)
+                return self.once(call, fresh=is_fresh)
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
-                fresh = True
+                is_fresh = True
         raise attempts.failure() from attempts.reason
 
     def once(self, call: Callable[[NodePort], T], *, fresh: bool = False) -> T:
@@ -269,25 +269,25 @@ class Router:
 
     def stream(self, attempts: Attempts, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
         """Iterate over the items that the tenant's node returns; up to the first item, as `ask`."""
-        fresh, begun = False, False
+        is_fresh, has_begun = False, False
         for _ in attempts:
             try:
-                for item in self.once(start, fresh=fresh):
-                    begun = True
+                for item in self.once(start, fresh=is_fresh):
+                    has_begun = True
                     yield item
                 return
             except (Unavailable, OutcomeUnknown) as problem:
-                if begun:
+                if has_begun:
                     raise
                 attempts.note(problem)
-                fresh = True
+                is_fresh = True
         raise attempts.failure() from attempts.reason
 
     def slow_down(self) -> None:
         """Wait before an append when the tenant's node cannot keep up: back-pressure. Needs a route."""
-        above = self.route().lag_rows - self.options.lag_rows_free
-        if above > 0:
-            self.environment.clock.sleep(min(above / self.options.lag_rows_per_s, self.options.slow_s_max))
+        excess_rows = self.route().lag_rows - self.options.lag_rows_free
+        if excess_rows > 0:
+            self.environment.clock.sleep(min(excess_rows / self.options.lag_rows_per_s, self.options.slow_s_max))
 
 
 def _names_of(route: Route) -> Mapping[str, str]:

@@ -55,8 +55,8 @@ def _column(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
     column = rows.column(name)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
-    listed: list[Any] = column.to_pylist()
-    return listed
+    items: list[Any] = column.to_pylist()
+    return items
 
 
 def split_rows(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[pa.RecordBatch]:

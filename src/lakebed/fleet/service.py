@@ -151,8 +151,8 @@ def add_process_routes(
 
     def description() -> dict[str, Any]:
         """The OpenAPI description."""
-        listed: Mapping[str, Iterable[Route[Any]]] = routes
-        return describe(Service(title, lakebed.__version__, summary, parts), listed)
+        route_lists: Mapping[str, Iterable[Route[Any]]] = routes
+        return describe(Service(title, lakebed.__version__, summary, parts), route_lists)
 
     @about.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
     async def health(call: F) -> Response:

@@ -45,8 +45,8 @@ class TenantState:
 
     def timeline(self, name: str) -> TimelineIndex | None:
         """A timeline by name or id."""
-        named = (timeline for timeline in self.manifest.timelines if timeline.name == name)
-        return next(named, None) or self._by_id(name)
+        namesakes = (timeline for timeline in self.manifest.timelines if timeline.name == name)
+        return next(namesakes, None) or self._by_id(name)
 
     def _by_id(self, id: str) -> TimelineIndex | None:
         """A timeline by its id. The id may be the name of another timeline: a restore gives that the name `MAIN`."""
@@ -81,13 +81,13 @@ class TenantState:
 
     def _changes(self) -> list[Transaction]:
         """The first transaction of each position of `MAIN`, oldest first."""
-        committed = [
+        commits = [
             transaction
             for transaction in self.transactions.finished
             if transaction.state is TransactionState.COMMITTED and transaction.main
         ]
         first: dict[Position, Transaction] = {}
-        for txn in sorted(committed, key=lambda transaction: transaction.id):
+        for txn in sorted(commits, key=lambda transaction: transaction.id):
             first.setdefault(Position(txn.main, txn.main_lsn), txn)
         return list(first.values())
 
@@ -149,9 +149,9 @@ class TenantState:
 
     def _absent(self, version: str) -> NotFound:
         versions = self.versions()
-        shown = f"It has {versions[0].id} to {versions[-1].id}" if versions else "It has none yet"
+        range_text = f"It has {versions[0].id} to {versions[-1].id}" if versions else "It has none yet"
         return NotFound(
-            f"The tenant {self.name} has no version {version}. {shown}; lakebed history lists them.",
+            f"The tenant {self.name} has no version {version}. {range_text}; lakebed history lists them.",
             kind="version_not_found",
             tenant=self.name,
             version=version,
@@ -185,14 +185,14 @@ class TenantState:
         return next((pin for pin in self.pins() if pin.name == name and pin.kind != "hold"), None)
 
     def _pin_of(self, timeline: TimelineIndex, alone: dict[str, int]) -> Pin:
-        at = Position(timeline.id, timeline.lsn)
+        position = Position(timeline.id, timeline.lsn)
         if timeline.parent is not None:
-            at = Position(timeline.parent, timeline.branch_lsn)
+            position = Position(timeline.parent, timeline.branch_lsn)
         return Pin(
             self.name,
             "pin" if timeline.is_read_only else "branch" if timeline.parent is not None else "timeline",
             timeline.name,
-            self.version_of(at),
+            self.version_of(position),
             "",
             timeline.created_ms,
             timeline.expires_ms,
@@ -217,8 +217,8 @@ class TenantState:
 
     def explain(self, path: str) -> Explanation:
         """Explain why an object exists. `path` is relative to the tenant's folder."""
-        whole = f"{tenant_folder(self.name)}/{path}"
-        layer = parse_layer_path(whole)
+        full_path = f"{tenant_folder(self.name)}/{path}"
+        layer = parse_layer_path(full_path)
         if layer is not None:
             holders = [
                 timeline
@@ -237,34 +237,36 @@ class TenantState:
                     f"The {word} {names} of the tenant {self.name} {need} it: it is a layer of transaction {layer.txn}."
                 )
                 return Explanation(path, pins, sentence)
-        if self.record.manifest is not None and self.record.manifest.path == whole:
+        if self.record.manifest is not None and self.record.manifest.path == full_path:
             sentence = f"It is the manifest of the tenant {self.name}: its newest committed state."
             return Explanation(path, (), sentence)
-        return Explanation(path, (), self._why_unneeded(whole))
+        return Explanation(path, (), self._why_unneeded(full_path))
 
     def explain_version(self, version: str) -> Explanation:
         """Explain what keeps a version readable, and what ends that. Arguments and errors as `find`."""
         self.find(version)
-        at = self._position(version)
-        timeline = self._by_id(at.timeline)
+        position = self._position(version)
+        timeline = self._by_id(position.timeline)
         if timeline is not None and timeline.is_read_only and timeline.parent is not None:
-            at = Position(timeline.parent, timeline.branch_lsn)  # the state that the pin keeps
-            timeline = self._by_id(at.timeline)
-        number = self.version_of(at)
+            position = Position(timeline.parent, timeline.branch_lsn)  # the state that the pin keeps
+            timeline = self._by_id(position.timeline)
+        number = self.version_of(position)
         sentences = []
-        if timeline is not None and at.lsn > timeline.lsn:
-            sentences.append(f"The timeline {timeline.name} is committed up to LSN {timeline.lsn}, not to {at.lsn}.")
-        elif timeline is not None and at.lsn == timeline.lsn:
+        if timeline is not None and position.lsn > timeline.lsn:
+            sentences.append(
+                f"The timeline {timeline.name} is committed up to LSN {timeline.lsn}, not to {position.lsn}."
+            )
+        elif timeline is not None and position.lsn == timeline.lsn:
             sentences.append(f"Version {number} is the newest of the timeline {timeline.name} until the next commit.")
-        elif timeline is not None and timeline.cutoff <= at.lsn:
+        elif timeline is not None and timeline.cutoff <= position.lsn:
             policy = self.record.policy
             sentences.append(
                 f"Version {number} can be read on the timeline {timeline.name} while its cutoff, LSN {timeline.cutoff} "
-                f"now, is not above LSN {at.lsn}: retain_rows={policy.retain_rows} and retain_ms={policy.retain_ms} of "
-                "the policy move it."
+                f"now, is not above LSN {position.lsn}: retain_rows={policy.retain_rows} and retain_ms={policy.retain_ms} "
+                "of the policy move it."
             )
         alone = self._bytes_alone()
-        pins = tuple(self._pin_of(pin, alone) for pin in self._pins_at(at))
+        pins = tuple(self._pin_of(pin, alone) for pin in self._pins_at(position))
         if pins:
             names = ", ".join(sorted(f"{pin.kind} {pin.name}" for pin in pins))
             sentences.append(f"Version {number} is kept by {names}.")
@@ -291,7 +293,7 @@ class TenantState:
             )
         if txn in self.transactions.to_collect:
             return f"Transaction {txn} is finished, and its collection is due: the control plane deletes what it left."
-        waiting = ", ".join(map(str, self.transactions.to_collect))
-        if waiting:
-            return f"No timeline needs it: the collection of transaction {waiting} deletes it if a deadlist names it."
+        txns = ", ".join(map(str, self.transactions.to_collect))
+        if txns:
+            return f"No timeline needs it: the collection of transaction {txns} deletes it if a deadlist names it."
         return "No timeline needs it, and no deadlist waits: lakebed fleet collect deletes it if nothing refers to it."

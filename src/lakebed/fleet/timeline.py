@@ -152,7 +152,7 @@ class Timeline:
         attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
         before = self._reads.known_id
         id = self._reads.id(attempts)
-        committed = self._router.find_committed_lsn(id)
+        committed_lsn = self._router.find_committed_lsn(id)
         self._router.slow_down()
         for _ in attempts:
             if expected is not None and before not in (None, id):
@@ -165,12 +165,12 @@ class Timeline:
                 attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
                 if id != before:
-                    committed = self._router.find_committed_lsn(id)
+                    committed_lsn = self._router.find_committed_lsn(id)
                     attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
             else:
-                if lsn <= committed:
+                if lsn <= committed_lsn:
                     self._check_follows(id, lsn)
                 self._reads.saw(id, lsn)
                 return lsn
@@ -183,16 +183,16 @@ class Timeline:
         parts may have been restored since the last route.
         """
         self._router.route(fresh=True)
-        committed = self._router.find_committed_lsn(id)
-        if lsn > committed:
+        committed_lsn = self._router.find_committed_lsn(id)
+        if lsn > committed_lsn:
             return
         raise Corruption(
-            f"The log of {log_key(self.tenant, id)} gave LSN {lsn} to a new row, and LSN {committed} was committed "
+            f"The log of {log_key(self.tenant, id)} gave LSN {lsn} to a new row, and LSN {committed_lsn} was committed "
             "before: the log has lost records, or was restored to another moment than the ledger and the storage. The "
             "row cannot be read, and nothing is to be written: stop the fleet, and restore all of them to one moment.",
             kind="log_forked",
             path=log_key(self.tenant, id),
-            last=committed,
+            last=committed_lsn,
         )
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
@@ -404,8 +404,8 @@ class Timeline:
         """
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise InvalidRequest(f"A pin's lifetime is {lifetime_ms} ms: give more, or none.", kind="invalid_lifetime")
-        made = self.change("pin", name=name, lsn=lsn, lifetime_ms=lifetime_ms)
-        return TimelineView(self._router, name, lsn=made.lsn, id=made.id)
+        info = self.change("pin", name=name, lsn=lsn, lifetime_ms=lifetime_ms)
+        return TimelineView(self._router, name, lsn=info.lsn, id=info.id)
 
     def restore(self, lsn: int, *, kept_as: str) -> TimelineInfo:
         """Go back to an LSN. The timeline gets another name, and a branch of it that ends at the LSN takes its name.
@@ -467,14 +467,14 @@ class Timeline:
             lifetime_ms=lifetime_ms,
         )
         try:
-            made = change_timeline(self._router, change)
+            info = change_timeline(self._router, change)
         except InvalidRequest as problem:
             if problem.kind != "lsn_not_committed" or lsn is None or lsn > self.lsn():
                 raise
             self._commit(own_id, lsn, self._commit_attempts())
-            made = change_timeline(self._router, change)
+            info = change_timeline(self._router, change)
         self._router.route(fresh=True)
-        return made
+        return info
 
 
 def new_id(router: Router) -> str:
@@ -579,10 +579,10 @@ class _Reads:
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
-        asked: Sequence[bytes] = [check_key(key) for key in keys]
+        checked_keys: Sequence[bytes] = [check_key(key) for key in keys]
 
         def ask(node: NodePort, id: str, at_least: int) -> FoundMany:
-            return node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least)
+            return node.get_many(self.tenant, by_id(id), checked_keys, lsn=lsn, at_least=at_least)
 
         return list(self._ask(ask, lsn=lsn).values)
 
@@ -611,10 +611,10 @@ class _Reads:
             self._at_least(lsn)
             self.id(attempts)
             return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
-        whole = bounds
+        whole_range = bounds
 
         def begin(id: str) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
-            batches = self._batches(id, whole, attempts, lsn=lsn, at_least=self._at_least(lsn))
+            batches = self._batches(id, whole_range, attempts, lsn=lsn, at_least=self._at_least(lsn))
             return next(batches, None), batches
 
         first, batches = self.follow(attempts, begin)
@@ -674,18 +674,18 @@ class _Reads:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range. After the node is lost, continue with another one at the same LSN."""
         start, end = bounds
-        at, has_rows, is_interrupted = lsn, False, False
+        seen_lsn, has_rows, is_interrupted = lsn, False, False
         for _ in attempts:
             has_more = False
             if is_interrupted:
                 self._router.route(fresh=True)
             try:
-                scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
+                scan = partial(_scan, self.tenant, id, (start, end), seen_lsn, at_least)
                 for batch in self._router.stream(attempts, scan):
-                    if at is None:
-                        at = _lsn_of(batch)
-                        if lsn is None and at is not None:
-                            self.saw(id, at)  # not at the end, because a caller may stop before
+                    if seen_lsn is None:
+                        seen_lsn = _lsn_of(batch)
+                        if lsn is None and seen_lsn is not None:
+                            self.saw(id, seen_lsn)  # not at the end, because a caller may stop before
                     if batch.num_rows:
                         has_rows = has_more = True
                         yield pa.RecordBatch.from_arrays(batch.columns, schema=PAIR_SCHEMA)
@@ -707,11 +707,11 @@ class _Reads:
                 if has_rows:
                     raise Unavailable(
                         f"The scan of the timeline {self._name} of the tenant {self.tenant} was interrupted, and its "
-                        f"state, LSN {at}, is not kept any more: scan again, or let the tenant's policy retain more.",
+                        f"state, LSN {seen_lsn}, is not kept any more: scan again, or let the tenant's policy retain more.",
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
-                at, is_interrupted = None, False  # no row was returned: begin again with the newest state
+                seen_lsn, is_interrupted = None, False  # no row was returned: begin again with the newest state
                 attempts.skip_pause()
         raise attempts.failure() from attempts.reason
 

@@ -157,8 +157,8 @@ class Block:
         """Return the rows whose sequences are at most `sequence`; a copy if any is larger."""
         if self.max_sequence <= sequence:
             return self
-        kept = self.batch.filter(mask_of(numbers_of(self.batch.column(1)) <= sequence))
-        return Block(kept, flags=self.flags, min_sequence=self.min_sequence, max_sequence=sequence)
+        visible_rows = self.batch.filter(mask_of(numbers_of(self.batch.column(1)) <= sequence))
+        return Block(visible_rows, flags=self.flags, min_sequence=self.min_sequence, max_sequence=sequence)
 
     def find(self, key: bytes) -> int:
         """Return the position of the first row whose key is `key` or greater; the row count if there is none."""
@@ -235,29 +235,29 @@ class Block:
         wanted = batch.words(common)
         rows = numbers.searchsorted(wanted)
         is_here = numbers.take(rows, mode="clip") == wanted
-        left: Sequence[bytes] = ()
+        keys_left: Sequence[bytes] = ()
         if len(numbers) > 1:
             is_tie = numbers.take(rows + 1, mode="clip") == wanted
             is_tie &= is_here
             if is_tie.any():
-                left = batch.select(is_tie.nonzero()[0]).keys
+                keys_left = batch.select(is_tie.nonzero()[0]).keys
                 is_here &= ~is_tie
         if not is_here.all():
             rows = rows[is_here]
             if not len(rows):
-                return left
+                return keys_left
             batch = batch.select(is_here.nonzero()[0])
         offsets, value_offsets = np.asarray(point.offsets), np.asarray(point.value_offsets)
-        keys, following = batch.keys, rows + 1
-        texts = cut(point.text, offsets.take(rows), offsets.take(following))
-        contents = cut(point.values, value_offsets.take(rows), value_offsets.take(following))
+        keys, next_rows = batch.keys, rows + 1
+        texts = cut(point.text, offsets.take(rows), offsets.take(next_rows))
+        contents = cut(point.values, value_offsets.take(rows), value_offsets.take(next_rows))
         if texts == keys:
             values.update(zip(keys, contents, strict=True))
         else:
             # A key that is not here may have the same eight bytes as another key, so compare the whole key.
             triples = zip(keys, texts, contents, strict=True)
             values.update([(key, value) for key, text, value in triples if text == key])
-        return left
+        return keys_left
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
         """Return the rows of one key, newest first, down to the first that is not a MERGE.

@@ -203,12 +203,12 @@ class BlockCache:
         """Whether to cache a block that was just read for a single key: if there is space, or at its second reading."""
         if self.has_space:
             return True
-        met = self._met.get(file)
-        if met is None:
-            met = self._met[file] = set()
-        elif number in met:
+        met_numbers = self._met.get(file)
+        if met_numbers is None:
+            met_numbers = self._met[file] = set()
+        elif number in met_numbers:
             return True
-        met.add(number)
+        met_numbers.add(number)
         self._remember(1)
         return False
 
@@ -216,11 +216,11 @@ class BlockCache:
         """Return those of several numbers of a file for which `wants` is true."""
         if self.has_space:
             return numbers
-        met = self._met.get(file)
-        if met is None:
-            met = self._met[file] = set()
-        wanted = met.intersection(numbers)
-        met.update(numbers)
+        met_numbers = self._met.get(file)
+        if met_numbers is None:
+            met_numbers = self._met[file] = set()
+        wanted = met_numbers.intersection(numbers)
+        met_numbers.update(numbers)
         self._remember(len(numbers) - len(wanted))
         return wanted
 
@@ -400,11 +400,11 @@ class RowCache:
 
     def _wants_each(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return those of some keys for which `_wants` is true."""
-        hashes, met = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
-        places, marks = hashes % len(met), (hashes >> 56 & 0xFF).astype(np.uint8)
-        wanted = (met.take(places) == marks).nonzero()[0].tolist()
-        met[places] = marks
-        return list(map(keys.__getitem__, wanted))
+        hashes, marks_met = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
+        places, marks = hashes % len(marks_met), (hashes >> 56 & 0xFF).astype(np.uint8)
+        wanted_places = (marks_met.take(places) == marks).nonzero()[0].tolist()
+        marks_met[places] = marks
+        return list(map(keys.__getitem__, wanted_places))
 
     def _wants(self, key: bytes) -> bool:
         """Whether to keep the row of a key: at its second reading, unless another key has overwritten its mark.
@@ -473,8 +473,8 @@ def _discard(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
     """Drop keys from rows, and return the bytes dropped. Iterate over the keys or the rows, whichever are fewer."""
     if not rows:
         return 0
-    doomed = [key for key in keys if key in rows] if len(keys) < len(rows) else list(rows.keys() & set(keys))
-    return sum(_row_bytes(key, rows.pop(key)) for key in doomed)
+    cached_keys = [key for key in keys if key in rows] if len(keys) < len(rows) else list(rows.keys() & set(keys))
+    return sum(_row_bytes(key, rows.pop(key)) for key in cached_keys)
 
 
 _SHARED: Final = BlockCache()

@@ -80,11 +80,11 @@ def _join(items: Sequence[bytes], total: int) -> pa.Buffer:
         return pa.py_buffer(b"".join(items))
     buffer = pa.allocate_buffer(total)
     body = memoryview(buffer).cast("B")
-    at = 0
+    position = 0
     for start in range(0, len(items), _JOINED_COUNT):
         part = b"".join(items[start : start + _JOINED_COUNT])
-        body[at : at + len(part)] = part
-        at += len(part)
+        body[position : position + len(part)] = part
+        position += len(part)
     return buffer
 
 
@@ -99,12 +99,12 @@ def mark_changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 def flags_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return the elements of a column of booleans without nulls."""
     flags = np.empty(len(column), np.bool_)
-    at = 0
+    position = 0
     for part in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if len(part):
             bits = np.unpackbits(np.frombuffer(part.buffers()[1], np.uint8), bitorder="little")
-            flags[at : at + len(part)] = bits[part.offset : part.offset + len(part)]
-            at += len(part)
+            flags[position : position + len(part)] = bits[part.offset : part.offset + len(part)]
+            position += len(part)
     return flags
 
 
@@ -129,4 +129,4 @@ def keys_of(array: pa.BinaryArray) -> list[bytes]:
         keys = np.frombuffer(content, f"V{length}", count, start).tolist()
         return keys
     text = memoryview(content or b"")[start : int(ends[-1])].tobytes()
-    return [text[first:behind] for first, behind in pairwise((ends - start).tolist())]
+    return [text[first:stop] for first, stop in pairwise((ends - start).tolist())]

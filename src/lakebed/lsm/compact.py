@@ -125,8 +125,8 @@ def run_compaction(
                 continue
             with _Cutter(files, next_file_id, run_file_bytes, pool) as cutter:
                 windows = merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES, growing=False)
-                ahead = None if _is_local(files, stretch) else pool
-                for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead):
+                ahead_pool = None if _is_local(files, stretch) else pool
+                for count, rows in _run_ahead(((window.num_rows, keep(window)) for window in windows), ahead_pool):
                     row_count += count
                     cutter.write(rows)
                     if progress is not None:
@@ -158,9 +158,9 @@ def _is_local(files: FileStore, stretch: _Stretch) -> bool:
 def _run_ahead(items: Iterator[T], pool: Pool | None) -> Iterator[T]:
     """The items; the next one is made while the caller works on the last."""
     make: Callable[[], T | None] = partial(next, items, None)
-    following = begin_call(make, pool)
-    while (item := next(following)) is not None:
-        following = begin_call(make, pool)
+    next_call = begin_call(make, pool)
+    while (item := next(next_call)) is not None:
+        next_call = begin_call(make, pool)
         yield item
 
 
@@ -168,20 +168,20 @@ def _stretches(
     sources: Sequence[Sequence[FileMeta]], *, may_move: bool, bottom: bool, run_file_bytes: int
 ) -> Iterator[_Stretch]:
     """Ranges of keys in their order: files to take over one by one, and between them what is merged together."""
-    ordered = sorted(
+    sorted_files = sorted(
         ((i, file) for i, source in enumerate(sources) for file in source), key=lambda pair: pair[1].first_key
     )
-    merged: list[tuple[int, FileMeta]] = []
-    for cluster in _overlapping(ordered):
+    stretches: list[tuple[int, FileMeta]] = []
+    for cluster in _overlapping(sorted_files):
         if may_move and len(cluster) == 1 and _is_in_form(cluster[0][1], bottom, run_file_bytes):
-            if merged:
-                yield _Stretch(tuple(merged), is_moved=False)
-                merged = []
+            if stretches:
+                yield _Stretch(tuple(stretches), is_moved=False)
+                stretches = []
             yield _Stretch(tuple(cluster), is_moved=True)
         else:
-            merged += cluster
-    if merged:
-        yield _Stretch(tuple(merged), is_moved=False)
+            stretches += cluster
+    if stretches:
+        yield _Stretch(tuple(stretches), is_moved=False)
 
 
 def _overlapping(ordered: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple[int, FileMeta]]]:
@@ -206,12 +206,12 @@ def _is_in_form(file: FileMeta, bottom: bool, run_file_bytes: int) -> bool:
 
 def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatch]]:
     """What is merged, newest source first; files of one run follow each other."""
-    grouped: dict[int, list[FileMeta]] = {}
+    files_by_level: dict[int, list[FileMeta]] = {}
     for source, file in stretch.files:
-        grouped.setdefault(source, []).append(file)
-    ahead_bytes = min(max(_READ_BYTES_MIN, READ_AHEAD_BYTES // len(grouped)), AHEAD_BYTES_DEFAULT)
-    run_bytes = choose_run_bytes(len(grouped))
-    return [_rows(files, grouped[source], ahead_bytes, run_bytes) for source in sorted(grouped)]
+        files_by_level.setdefault(source, []).append(file)
+    ahead_bytes = min(max(_READ_BYTES_MIN, READ_AHEAD_BYTES // len(files_by_level)), AHEAD_BYTES_DEFAULT)
+    run_bytes = choose_run_bytes(len(files_by_level))
+    return [_rows(files, files_by_level[source], ahead_bytes, run_bytes) for source in sorted(files_by_level)]
 
 
 def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int, run_bytes: int) -> Iterator[pa.RecordBatch]:

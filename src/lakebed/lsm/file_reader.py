@@ -168,10 +168,10 @@ class FileReader:
                 tail = decode_tail(self._read(meta.tail_offset, meta.size_bytes), meta=meta, path=self._path)
             else:
                 # Never touch a byte of a map that the file does not have: this would end the process.
-                whole = self._whole(mapped, 0, meta.size_bytes)
-                tail = decode_tail(whole[meta.tail_offset :], meta=meta, path=self._path, mapped=whole)
+                content = self._whole(mapped, 0, meta.size_bytes)
+                tail = decode_tail(content[meta.tail_offset :], meta=meta, path=self._path, mapped=content)
                 if meta.size_bytes - meta.tail_offset > _LOCAL_AHEAD_BYTES:
-                    _unload(whole, meta.tail_offset, meta.size_bytes)  # of which filter and separators are read there
+                    _unload(content, meta.tail_offset, meta.size_bytes)  # of which filter and separators are read there
             self._cache.put(self._name, OPEN, tail, size_bytes=tail.size_bytes)
         return tail
 
@@ -261,19 +261,19 @@ class FileReader:
         if flags & CONTINUES:
             return ROWS_DECIDE
         entries, name, cache = self._entries, self._name, self._cache
-        cached = entries.get((name, number))
-        if cached is not None:
-            cached.used = True
-            value: bytes | RowsDecide | None = cached.value.find_value(key, sequence=sequence)
+        cached_block = entries.get((name, number))
+        if cached_block is not None:
+            cached_block.used = True
+            value: bytes | RowsDecide | None = cached_block.value.find_value(key, sequence=sequence)
             return value
         if mapped is None:
             return ROWS_DECIDE  # a value read here would be requested again by `get` if the cache does not keep it
         # Checking and copying a mapped page that is not compressed takes less time than keeping it.
         is_compressed = length != raw_length
-        cached = entries.get((name, _PAGES - page)) if is_compressed else None
-        if cached is not None:
-            cached.used = True
-            body: bytes = cached.value
+        cached_block = entries.get((name, _PAGES - page)) if is_compressed else None
+        if cached_block is not None:
+            cached_block.used = True
+            body: bytes = cached_block.value
         else:
             body = unpack_page(entry, mapped[start : start + length], path=self._path)
         try:
@@ -286,7 +286,7 @@ class FileReader:
             return None
         if self._wants_block(tail):
             return self._load(tail, number).find_value(key, sequence=sequence)
-        if is_compressed and cached is None and cache.wants(name, _PAGES - page):
+        if is_compressed and cached_block is None and cache.wants(name, _PAGES - page):
             cache.put(name, _PAGES - page, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return value
 
@@ -371,12 +371,12 @@ class FileReader:
         if is_full and tail.mapped and tail.pages:
             return batch
         if len(batch) < FEW_KEYS:
-            passed = list(compress(batch.keys, map(tail.filter.may_contain, map(hash_key, batch.keys))))
+            likely_keys = list(compress(batch.keys, map(tail.filter.may_contain, map(hash_key, batch.keys))))
         else:
-            passed = list(map(batch.keys.__getitem__, tail.filter.select(batch.hashes).tolist()))
+            likely_keys = list(map(batch.keys.__getitem__, tail.filter.select(batch.hashes).tolist()))
         self._full_call_count += 1
-        self._note_absent(len(batch) - len(passed), len(batch))
-        return batch if len(passed) == len(batch) else KeyBatch(passed)
+        self._note_absent(len(batch) - len(likely_keys), len(batch))
+        return batch if len(likely_keys) == len(batch) else KeyBatch(likely_keys)
 
     def _note_absent(self, absent_count: int, count: int) -> None:
         """Record how many of the keys of a call were not here."""
@@ -414,16 +414,16 @@ class FileReader:
         page_count_max = len(keys) // _MANY_OF_PAGE
         if _lie_apart(pages, keys, page_count_max=page_count_max):
             return False
-        first, behind = pages.find(min(keys)), pages.find(max(keys)) + 1
-        if not 0 <= first < behind <= first + page_count_max:
+        first, stop = pages.find(min(keys)), pages.find(max(keys)) + 1
+        if not 0 <= first < stop <= first + page_count_max:
             return False
         if pages.keys is None:
-            self._count_searches(tail, pages, behind - first)
-        flags = tail.flags[pages.entry(first)[4] : pages.entry(behind - 1)[4] + 1]
-        if not all(map(PLAIN.__and__, flags)) or sum(pages.raw_lengths[first:behind]) > AHEAD_BYTES_DEFAULT:
+            self._count_searches(tail, pages, stop - first)
+        flags = tail.flags[pages.entry(first)[4] : pages.entry(stop - 1)[4] + 1]
+        if not all(map(PLAIN.__and__, flags)) or sum(pages.raw_lengths[first:stop]) > AHEAD_BYTES_DEFAULT:
             return False
         pairs: tuple[list[bytes], list[bytes]] = ([], [])
-        self.add_rows(tail, pages, first, behind, *pairs, sequence=None)
+        self.add_rows(tail, pages, first, stop, *pairs, sequence=None)
         rows = dict(zip(*pairs, strict=True))
         values.update([(key, rows[key]) for key in keys if key in rows])
         return True
@@ -452,14 +452,14 @@ class FileReader:
         if pages is None:
             keys = sorted(likely.keys)
             low, high = bisect_left(keys, tail.first_keys[0]), bisect_right(keys, self.meta.last_key)
-            by_block = {number: KeyBatch(some) for number, some in _by_block(tail, keys[low:high])}
+            by_block = {number: KeyBatch(block_keys) for number, block_keys in _by_block(tail, keys[low:high])}
             self._find_in_blocks(tail, by_block, sequence=sequence, rows_by_key=rows_by_key, values=values)
         elif len(likely) < FEW_KEYS and tail.mapped is not None:
             if values is None:
-                left: Sequence[bytes] = likely.keys
+                keys_left: Sequence[bytes] = likely.keys
             else:
-                left = self._find_few(tail, pages, tail.mapped, likely.keys, sequence=sequence, values=values)
-            for key in left:
+                keys_left = self._find_few(tail, pages, tail.mapped, likely.keys, sequence=sequence, values=values)
+            for key in keys_left:
                 if rows := self._rows_in_file(tail, key, sequence=sequence):
                     rows_by_key[key] = rows
         else:
@@ -485,7 +485,7 @@ class FileReader:
         if pages.keys is None:
             self._count_searches(tail, pages, len(keys))
         separators, entries, name = pages.keys, self._entries, self._name
-        wants_block, left = self._wants_block(tail), []
+        wants_block, keys_left = self._wants_block(tail), []
         for key in keys:
             page = pages.find(key) if separators is None else bisect_right(separators, key) - 1
             if page < 0:
@@ -495,9 +495,9 @@ class FileReader:
             value: bytes | RowsDecide | None
             if flags & CONTINUES:
                 value = ROWS_DECIDE
-            elif (cached := entries.get((name, number))) is not None:
-                cached.used = True
-                value = cached.value.find_value(key, sequence=sequence)
+            elif (cached_block := entries.get((name, number))) is not None:
+                cached_block.used = True
+                value = cached_block.value.find_value(key, sequence=sequence)
             elif wants_block:
                 value = self.find_value(tail, key, sequence=sequence)
             else:
@@ -507,10 +507,10 @@ class FileReader:
                 except BadPageError as error:
                     raise self._bad_page_error(tail, number) from error
             if value is ROWS_DECIDE:
-                left.append(key)
+                keys_left.append(key)
             elif value is not None:
                 values[key] = value
-        return left
+        return keys_left
 
     def _find_in_blocks(
         self,
@@ -523,16 +523,20 @@ class FileReader:
     ) -> None:
         """Add the rows and values of keys from whole blocks, by number of the block. Keep the blocks if they fit."""
         missing: list[int] = []
-        for number, some in by_block.items():
+        for number, block_keys in by_block.items():
             block: Block | None = self._cache.get(self._name, number)
             if block is not None:
-                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
+                self._find_each(
+                    tail, number, block, block_keys, sequence=sequence, rows_by_key=rows_by_key, values=values
+                )
             else:
                 missing.append(number)
         for numbers in _groups(tail, sorted(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, _, block in self._blocks(tail, numbers, fill_cache=True):
-                some = by_block[number]
-                self._find_each(tail, number, block, some, sequence=sequence, rows_by_key=rows_by_key, values=values)
+                block_keys = by_block[number]
+                self._find_each(
+                    tail, number, block, block_keys, sequence=sequence, rows_by_key=rows_by_key, values=values
+                )
 
     def _find_each(
         self,
@@ -575,22 +579,29 @@ class FileReader:
         numbers = pages.find_each(batch)
         group, places = _distinct(numbers)
         entries = pages.take(group)
-        cached = self._cache.numbers_of(self._name)
+        cached_numbers = self._cache.numbers_of(self._name)
         if (
             group[0] < 0
             or self._wants_block(tail)
             or np.count_nonzero(entries["flags"] & CONTINUES)
-            or not cached.isdisjoint(entries["block"].tolist())
+            or not cached_numbers.isdisjoint(entries["block"].tolist())
         ):
             batch, numbers = self._find_otherwise(
-                tail, pages, batch, numbers, cached=cached, sequence=sequence, rows_by_key=rows_by_key, values=values
+                tail,
+                pages,
+                batch,
+                numbers,
+                cached=cached_numbers,
+                sequence=sequence,
+                rows_by_key=rows_by_key,
+                values=values,
             )
             if not len(batch):
                 return
             group, places = _distinct(numbers)
-        for some, part, ranks in _page_groups(pages, batch, group, places, ahead_bytes=AHEAD_BYTES_DEFAULT):
+        for page_keys, part, ranks in _page_groups(pages, batch, group, places, ahead_bytes=AHEAD_BYTES_DEFAULT):
             self._find_in_group(
-                tail, pages, part, some, places=ranks, sequence=sequence, rows_by_key=rows_by_key, values=values
+                tail, pages, part, page_keys, places=ranks, sequence=sequence, rows_by_key=rows_by_key, values=values
             )
 
     def _find_otherwise(
@@ -627,10 +638,10 @@ class FileReader:
             batch = batch.select((continues == 0).nonzero()[0])
             numbers, blocks = numbers[continues == 0], blocks[continues == 0]
         if len(batch) and (self._wants_block(tail) or not cached.isdisjoint(blocks.tolist())):
-            by_block, left = self._choose_blocks(tail, blocks, cached=cached)
+            by_block, places_left = self._choose_blocks(tail, blocks, cached=cached)
             batches = {number: batch.select(places) for number, places in by_block.items()}
             self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
-            batch, numbers = batch.select(left), numbers.take(left)
+            batch, numbers = batch.select(places_left), numbers.take(places_left)
         return batch, numbers
 
     def _choose_blocks(
@@ -645,9 +656,9 @@ class FileReader:
             The places of their keys by number of the block, and the places of the other keys; all ascending.
         """
         order = blocks.argsort(kind="stable")
-        ordered = blocks.take(order)
+        sorted_blocks = blocks.take(order)
         is_first = np.ones(len(blocks), bool)
-        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        np.not_equal(sorted_blocks[1:], sorted_blocks[:-1], out=is_first[1:])
         starts = is_first.nonzero()[0]
         sizes = np.empty_like(starts)
         np.subtract(starts[1:], starts[:-1], out=sizes[:-1])
@@ -655,7 +666,7 @@ class FileReader:
         is_many = sizes >= _FEW_IN_BLOCK
         if tail.mapped is not None and not np.count_nonzero(is_many):
             return {}, np.arange(len(blocks))
-        numbers = ordered.take(starts).tolist()
+        numbers = sorted_blocks.take(starts).tolist()
         is_whole = np.zeros(len(numbers), bool)
         space_bytes = self._cache.space_bytes if self._wants_block(tail) else 0
         # In a mapped file, a few keys of a block are found sooner in their pages, which need no request.
@@ -665,12 +676,12 @@ class FileReader:
                     continue
                 space_bytes -= tail.raw_lengths[numbers[place]]
             is_whole[place] = True
-        left = starts[:0] if is_whole.all() else np.sort(order[~np.repeat(is_whole, sizes)])
+        places_left = starts[:0] if is_whole.all() else np.sort(order[~np.repeat(is_whole, sizes)])
         by_block = {
             numbers[place]: order[starts[place] : starts[place] + sizes[place]]
             for place in is_whole.nonzero()[0].tolist()
         }
-        return by_block, left
+        return by_block, places_left
 
     def _find_in_group(
         self,
@@ -728,8 +739,8 @@ class FileReader:
         """Add the rows of a key in the blocks from `number` on."""
         unfinished = True
         while unfinished and number < tail.block_count and tail.first_keys[number] == key:
-            more, unfinished = self._rows_of(tail, number, key, sequence=sequence)
-            rows += more
+            later_rows, unfinished = self._rows_of(tail, number, key, sequence=sequence)
+            rows += later_rows
             number += 1
 
     def batches(
@@ -785,11 +796,11 @@ class FileReader:
                 low = block.find(start) if start is not None and lowest == first else 0
                 high = block.find(end) if end is not None and highest == last - 1 else block.row_count
                 if low < high:
-                    kept = block.slice(low, high)
+                    block_rows = block.slice(low, high)
                     if self._ceiling is not None:
-                        kept = kept.through(self._ceiling)
-                    if kept.row_count:
-                        yield kept
+                        block_rows = block_rows.through(self._ceiling)
+                    if block_rows.row_count:
+                        yield block_rows
             if mapped is not None and not is_merged and group[0] != numbers[0]:  # the first group may be read again
                 lowest, highest = min(group[0], group[-1]), max(group[0], group[-1])
                 _unload(mapped, tail.offsets[lowest], tail.offsets[highest] + tail.lengths[highest])
@@ -823,11 +834,11 @@ class FileReader:
             pages_wanted += 1  # at most one page of rows is below
         elif separators[first] == low:  # the key's rows may begin in the block before
             first = pages.find_within(max(_first_block(tail, low), 0), low)
-        behind = first + ceil(pages_wanted)
-        if behind < len(separators) and separators[behind] <= low:  # the rows of one key continue in several blocks
-            behind = bisect_right(separators, low, behind)
-        if behind < len(separators):
-            return separators[behind], (tail, pages, separators, first, behind)
+        stop = first + ceil(pages_wanted)
+        if stop < len(separators) and separators[stop] <= low:  # the rows of one key continue in several blocks
+            stop = bisect_right(separators, low, stop)
+        if stop < len(separators):
+            return separators[stop], (tail, pages, separators, first, stop)
         return None, (tail, pages, separators, first, len(separators))
 
     def take_pages(
@@ -846,15 +857,15 @@ class FileReader:
             rest: what the call whose bound was `low` returned as its rest; None: nothing.
             sequence: take only rows up to this sequence; None: all.
         """
-        tail, pages, separators, first, behind = place
+        tail, pages, separators, first, stop = place
         if bound is not None:
-            behind = bisect_left(separators, bound, first, behind)
+            stop = bisect_left(separators, bound, first, stop)
         if self._ceiling is not None:
             sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         if sequence is not None and self.meta.max_sequence <= sequence:
             sequence = None
         first, keys, values, rows_decide = rest or (first, [], [], False)
-        if first < behind and self.add_rows(tail, pages, first, behind, keys, values, sequence=sequence):
+        if first < stop and self.add_rows(tail, pages, first, stop, keys, values, sequence=sequence):
             rows_decide = True
         if not keys:
             return False, None
@@ -862,7 +873,7 @@ class FileReader:
         end, rest = len(keys), None
         if bound is not None and keys[-1] >= bound:
             end = bisect_left(keys, bound, start)
-            rest = max(first, behind), keys[end:], values[end:], rows_decide
+            rest = max(first, stop), keys[end:], values[end:], rows_decide
         if start or rest is not None:
             keys, values = keys[start:end], values[start:end]
         if rows_decide:
@@ -928,10 +939,10 @@ class FileReader:
         entry = self._entries.get((name, cached_as))
         if entry is not None:
             entry.used = True
-            kept: bytes = entry.value
-            return kept
-        stored = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
-        body = unpack_page(known, stored, path=self._path)
+            cached_page: bytes = entry.value
+            return cached_page
+        stored_page = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
+        body = unpack_page(known, stored_page, path=self._path)
         if self._cache.wants(name, cached_as):
             self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
@@ -939,10 +950,10 @@ class FileReader:
     def _read_pages(self, tail: Tail, pages: Pages, numbers: Sequence[int]) -> list[bytes]:
         """Return pages by their ascending numbers. Read uncached pages at once; cache them if the cache wants them."""
         cache, name = self._cache, self._name
-        cached = cache.numbers_of(name)
+        cached_numbers = cache.numbers_of(name)
         bodies: dict[int, bytes] = {}
         for page in numbers:
-            if _PAGES - page in cached and (body := cache.get(name, _PAGES - page)) is not None:
+            if _PAGES - page in cached_numbers and (body := cache.get(name, _PAGES - page)) is not None:
                 bodies[page] = body
         missing = [page for page in numbers if page not in bodies]
         if missing:
@@ -966,26 +977,26 @@ class FileReader:
             The lowest and the highest number of the blocks that are decoded together, and these blocks as one. Cached
             blocks, and all blocks of version 1, come one by one.
         """
-        cached: dict[int, Block] = {}
+        cached_blocks: dict[int, Block] = {}
         for number in numbers:
             block = self._cache.get(self._name, number)
             if block is not None:
-                cached[number] = block
-        if not fill_cache and tail.mapped is not None and 2 * len(cached) <= len(numbers):
+                cached_blocks[number] = block
+        if not fill_cache and tail.mapped is not None and 2 * len(cached_blocks) <= len(numbers):
             # For a local file, a few cached blocks save no request, and each would split a run.
-            cached.clear()
+            cached_blocks.clear()
         is_joined = not fill_cache and tail.pages is not None
         runs = [
             (min(run[0], run[-1]), max(run[0], run[-1]))
-            for run in _runs(tail, numbers, cached, run_bytes=run_bytes if is_joined else 0)
+            for run in _runs(tail, numbers, cached_blocks, run_bytes=run_bytes if is_joined else 0)
         ]
-        missing = sorted(run for run in runs if run[0] not in cached)
+        missing = sorted(run for run in runs if run[0] not in cached_blocks)
         ranges = [(tail.offsets[low], tail.offsets[high] + tail.lengths[high]) for low, high in missing]
-        stored = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
+        stored_blocks = dict(zip(missing, self._read_pieces(ranges, mapped=tail.mapped), strict=True))
         for low, high in runs:
-            block = cached.get(low)
+            block = cached_blocks.get(low)
             if block is None:
-                block = decode_blocks(tail, low, high + 1, stored.pop((low, high)), path=self._path)
+                block = decode_blocks(tail, low, high + 1, stored_blocks.pop((low, high)), path=self._path)
                 if fill_cache:
                     self._cache.put(self._name, low, block, size_bytes=block.size_bytes)
             yield low, high, block
@@ -1086,10 +1097,10 @@ def _lie_apart(pages: Pages, keys: Sequence[bytes], *, page_count_max: int) -> b
     """
     separators = pages.keys or pages
     place = pages.find(keys[0]) + 1
-    behind = place + page_count_max
+    stop = place + page_count_max
     if separators[max(place - page_count_max, 0)] > keys[-1]:
         return True
-    return behind < len(separators) and separators[behind] <= keys[-1]
+    return stop < len(separators) and separators[stop] <= keys[-1]
 
 
 def _first_block(tail: Tail, key: bytes) -> int:
@@ -1106,13 +1117,13 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
     start, count = 0, len(keys)
     while start < count:
         number = _first_block(tail, keys[start])
-        behind = number + 1
-        if behind == len(first_keys):
+        stop = number + 1
+        if stop == len(first_keys):
             end = count
         else:
             # A key whose rows continue in the next block begins in this one.
-            bisect = bisect_right if flags[behind] & CONTINUES else bisect_left
-            end = bisect(keys, first_keys[behind], start)
+            bisect = bisect_right if flags[stop] & CONTINUES else bisect_left
+            end = bisect(keys, first_keys[stop], start)
         yield number, keys[start:end]
         start = end
 
@@ -1120,13 +1131,13 @@ def _by_block(tail: Tail, keys: Sequence[bytes]) -> Iterator[tuple[int, Sequence
 def _distinct(numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the distinct values of some numbers, at least one, ascending; and the place of each number among them."""
     order = numbers.argsort()
-    ordered = numbers.take(order)
+    sorted_numbers = numbers.take(order)
     is_first = np.empty(len(numbers), bool)
     is_first[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    np.not_equal(sorted_numbers[1:], sorted_numbers[:-1], out=is_first[1:])
     places = np.empty(len(numbers), np.int64)
     places[order] = is_first.cumsum() - 1
-    return ordered[is_first], places
+    return sorted_numbers[is_first], places
 
 
 def _page_groups(
@@ -1151,10 +1162,10 @@ def _page_groups(
     ends = pages.take(group)["raw_length"].cumsum(dtype=np.int64)
     low = 0
     while low < len(group):
-        behind = max(low + 1, int(ends.searchsorted(ahead_bytes + (int(ends[low - 1]) if low else 0), side="right")))
-        some = ((places >= low) & (places < behind)).nonzero()[0]
-        yield batch.select(some), group[low:behind], places.take(some) - low
-        low = behind
+        stop = max(low + 1, int(ends.searchsorted(ahead_bytes + (int(ends[low - 1]) if low else 0), side="right")))
+        group_places = ((places >= low) & (places < stop)).nonzero()[0]
+        yield batch.select(group_places), group[low:stop], places.take(group_places) - low
+        low = stop
 
 
 def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:

@@ -193,24 +193,24 @@ class FileWriter:
                 self._hold(batch, int(sizes[-1]))
                 return
             self._cut_held([batch.slice(0, start)] if start else [])
-        taken = int(sizes[start - 1]) if start else 0
-        whole = start
+        taken_bytes = int(sizes[start - 1]) if start else 0
+        whole_end = start
         ends: list[int] = []
         while True:
-            end = int(sizes.searchsorted(taken + block_bytes, side="right"))
+            end = int(sizes.searchsorted(taken_bytes + block_bytes, side="right"))
             if end == row_count:
                 break
-            whole = max(end, whole + 1)
-            ends.append(whole - start)
-            taken = int(sizes[whole - 1])
-        if len(ends) >= _MANY_BLOCKS and whole < row_count:
-            whole = row_count
-            ends.append(whole - start)
+            whole_end = max(end, whole_end + 1)
+            ends.append(whole_end - start)
+            taken_bytes = int(sizes[whole_end - 1])
+        if len(ends) >= _MANY_BLOCKS and whole_end < row_count:
+            whole_end = row_count
+            ends.append(whole_end - start)
         if ends:
-            self._cut(batch.slice(start, whole - start), ends)
+            self._cut(batch.slice(start, whole_end - start), ends)
         self._begin_packing()
-        if whole < row_count:
-            self._hold(batch.slice(whole), int(sizes[-1]) - taken)
+        if whole_end < row_count:
+            self._hold(batch.slice(whole_end), int(sizes[-1]) - taken_bytes)
 
     def _note(self, batch: pa.RecordBatch) -> None:
         """Count rows, and check that they come after the rows before."""
@@ -254,7 +254,7 @@ class FileWriter:
         """Start packing the blocks that were cut, once the blocks before them are in the file."""
         self._end_packing()
         blocks, self._blocks = self._blocks, []
-        self._packing_bytes = sum(some.content.size for some in blocks)
+        self._packing_bytes = sum(block.content.size for block in blocks)
         self._packing = begin_call(partial(self._pack, blocks), self._pool)
         if not self._is_in_place:
             self._end_packing()
@@ -279,11 +279,11 @@ class FileWriter:
     def _add_keys(self, blocks: _Blocks) -> None:
         first_keys, last_keys = blocks.first_keys, blocks.last_keys
         separators = separate_pages(last_keys[:-1], first_keys[1:])
-        for first, behind in pairwise(blocks.bounds):
+        for first, stop in pairwise(blocks.bounds):
             # The merge guarantees the order of single rows. This check keeps a completely wrong order out of a file.
-            if first_keys[first] > last_keys[behind - 1] or (first and last_keys[first - 1] > first_keys[first]):
+            if first_keys[first] > last_keys[stop - 1] or (first and last_keys[first - 1] > first_keys[first]):
                 raise InternalError(f"rows to write to {self._path} are not sorted near {first_keys[first]!r}")
-            self._index.add_separators(first_keys[first], separators[first : behind - 1])
+            self._index.add_separators(first_keys[first], separators[first : stop - 1])
 
     def _write_tail(self) -> FileMeta:
         """Add the tail."""
@@ -394,23 +394,23 @@ class _Index:
         self.pages.raw_lengths += raw_lengths
         body = b"".join(pages)
         view = memoryview(body)
-        for first, behind in pairwise(bounds):
-            start, end = stops[first], stops[behind]
-            self.pages.ends += map((-start).__add__, stops[first + 1 : behind + 1])
-            self.pages.page_counts.append(behind - first)
+        for first, stop in pairwise(bounds):
+            start, end = stops[first], stops[stop]
+            self.pages.ends += map((-start).__add__, stops[first + 1 : stop + 1])
+            self.pages.page_counts.append(stop - first)
             self.offsets.append(offset + start)
             self.lengths.append(end - start)
             self.checksums.append(xxh3_64_intdigest(view[start:end], offset + start))
             self.codecs.append(codec)
-            self.raw_lengths.append(sum(raw_lengths[first:behind]))
+            self.raw_lengths.append(sum(raw_lengths[first:stop]))
         return body
 
     def add_separators(self, first_key: bytes, separators: Sequence[bytes]) -> None:
         """Add the separators of the next block, which begins with `first_key`: one for each page except the first."""
-        shared = count_common(first_key, separators[-1]) if separators else 0
+        common_bytes = count_common(first_key, separators[-1]) if separators else 0
         self.first_keys.append(first_key)
-        self.pages.separators += [b"", *[separator[shared:] for separator in separators]]
-        self.pages.prefix_bytes.append(shared)
+        self.pages.separators += [b"", *[separator[common_bytes:] for separator in separators]]
+        self.pages.prefix_bytes.append(common_bytes)
 
     def add_rows(
         self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]
@@ -437,10 +437,10 @@ class _Index:
         special = (kinds != Kind.PUT) | repeats
         if batch.column(4).null_count < batch.num_rows:
             special |= flags_of(batch.column(4).is_valid())
-        plain = ~np.logical_or.reduceat(special, starts)
+        is_plain = ~np.logical_or.reduceat(special, starts)
         tombstones_only = np.logical_and.reduceat(kinds == Kind.DELETE, starts)
         continues = repeats[starts]
-        flags = plain * PLAIN + tombstones_only * TOMBSTONES_ONLY + continues * CONTINUES
+        flags = is_plain * PLAIN + tombstones_only * TOMBSTONES_ONLY + continues * CONTINUES
         # A key that continues in the next block has several rows.
         flags[:-1][continues[1:]] &= ~PLAIN
         if continues[0]:

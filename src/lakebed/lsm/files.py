@@ -105,10 +105,10 @@ class FileStore:
         """
         if before is after:
             return
-        kept = {file.id for file in after.files()}
-        self._replaced.extend(file for file in before.files() if file.id not in kept)
+        kept_ids = {file.id for file in after.files()}
+        self._replaced.extend(file for file in before.files() if file.id not in kept_ids)
         for file in self._replaced:
-            if file.id not in kept and self.reader(file).is_mapped:
+            if file.id not in kept_ids and self.reader(file).is_mapped:
                 self.forget(file.id)
 
     def forget(self, file_id: str) -> None:

@@ -108,21 +108,21 @@ def _hash_short(
     first, last = words[begins], words[begins + (lengths - 8)]
     first ^= _SHORT_SECRETS[0]
     last ^= _SHORT_SECRETS[1]
-    mixed = _multiply_and_fold(first, last)
-    mixed += first.byteswap()
-    mixed += last
-    mixed += lengths.view(np.uint64)
-    return _spread_bits(mixed)
+    state = _multiply_and_fold(first, last)
+    state += first.byteswap()
+    state += last
+    state += lengths.view(np.uint64)
+    return _spread_bits(state)
 
 
 def _hash_long(
     words: npt.NDArray[np.uint64], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint64]:
-    mixed = lengths.view(np.uint64) * _LENGTH_FACTOR
+    state = lengths.view(np.uint64) * _LENGTH_FACTOR
     ends = begins + lengths
     for places, secrets in ((begins, _LONG_SECRETS[:2]), (ends - 16, _LONG_SECRETS[2:])):
-        mixed += _multiply_and_fold(words[places] ^ secrets[0], words[places + 8] ^ secrets[1])
-    return _spread_bits(mixed)
+        state += _multiply_and_fold(words[places] ^ secrets[0], words[places + 8] ^ secrets[1])
+    return _spread_bits(state)
 
 
 def _multiply_and_fold(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -168,14 +168,14 @@ def build_filter(hashes: npt.NDArray[np.uint64], *, bits_per_key: int) -> bytes:
     blocks = np.zeros((block_count, _PAIR_COUNT), np.uint64)
     # Ascending hashes have ascending blocks, so the hashes of one block are a run. One call joins the runs of many
     # blocks.
-    ordered = np.sort(hashes)
-    for start in range(0, len(ordered), _KEYS_AT_ONCE):
-        some = ordered[start : start + _KEYS_AT_ONCE]
-        numbers = ((some >> _BLOCK_SHIFT_64) * np.uint64(block_count) >> _BLOCK_INDEX_BITS_64).view(np.int64)
+    sorted_hashes = np.sort(hashes)
+    for start in range(0, len(sorted_hashes), _KEYS_AT_ONCE):
+        batch = sorted_hashes[start : start + _KEYS_AT_ONCE]
+        numbers = ((batch >> _BLOCK_SHIFT_64) * np.uint64(block_count) >> _BLOCK_INDEX_BITS_64).view(np.int64)
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
         places = numbers.take(starts)
         for pair, shift in enumerate(_PAIR_SHIFTS[:, None]):
-            bits = _PAIR_BIT_ARRAY.take((some >> shift & _PAIR_MASK).view(np.int64))
+            bits = _PAIR_BIT_ARRAY.take((batch >> shift & _PAIR_MASK).view(np.int64))
             blocks[places, pair] |= np.bitwise_or.reduceat(bits, starts)
     return blocks.astype("<u8", copy=False).tobytes()
 
@@ -246,18 +246,20 @@ class LevelsFilter:
     __slots__ = ("_block_counts", "_blocks", "_levels", "_starts")
 
     def __init__(self, levels: Sequence[tuple[Sequence[bytes], Sequence[Filter]]]) -> None:
-        filters = [some for _, filters in levels for some in filters]
+        filters = [file_filter for _, filters in levels for file_filter in filters]
         ends = accumulate(len(filters) for _, filters in levels)
         # A key behind all files of a level is checked in the filter of the last file.
         self._levels = [(end - len(keys), keys[:-1]) for end, (keys, _) in zip(ends, levels, strict=True)]
         """For each level the number of its first file, and the last keys of its files except the last one."""
-        addresses = [np.frombuffer(some._view, np.uint8).ctypes.data for some in filters]
+        addresses = [np.frombuffer(file_filter._view, np.uint8).ctypes.data for file_filter in filters]
         first = min(addresses)
-        end = max(address + some.size_bytes for address, some in zip(addresses, filters, strict=True))
+        end = max(address + file_filter.size_bytes for address, file_filter in zip(addresses, filters, strict=True))
         # Each block of each filter is an element of one array. The other elements of this array are never read.
         self._blocks = np.asarray(_Memory(first, end - first, filters))
         self._starts = np.array(addresses, np.int64) - first
-        self._block_counts = np.array([some.size_bytes // FILTER_BLOCK_BYTES for some in filters], np.uint64)
+        self._block_counts = np.array(
+            [file_filter.size_bytes // FILTER_BLOCK_BYTES for file_filter in filters], np.uint64
+        )
 
     def select(self, keys: Sequence[bytes]) -> list[list[int]]:
         """Return for each level the ascending places of the keys that its filters let pass.
@@ -265,16 +267,16 @@ class LevelsFilter:
         Cost: 15 us, 0.1 us for each key, and for each key and level 0.02 us, or 0.06 us if the level has several files.
         """
         if len(keys) > _FEW_KEYS:
-            passed: list[list[int]] = [[] for _ in self._levels]
+            places_by_level: list[list[int]] = [[] for _ in self._levels]
             for start in range(0, len(keys), _FEW_KEYS):
-                for places, some in zip(passed, self.select(keys[start : start + _FEW_KEYS]), strict=True):
+                for places, some in zip(places_by_level, self.select(keys[start : start + _FEW_KEYS]), strict=True):
                     places += [start + place for place in some]
-            return passed
+            return places_by_level
         hashes, count, level_count = hash_keys(keys), len(keys), len(self._levels)
-        files, *further = [_choose_files(keys, bounds, first=first) for first, bounds in self._levels]
+        files, *further_levels = [_choose_files(keys, bounds, first=first) for first, bounds in self._levels]
         blocks, bits = hashes >> _BLOCK_SHIFT_64, _pair_bits_of(hashes)
-        if further:
-            files = np.concatenate([files, *further])
+        if further_levels:
+            files = np.concatenate([files, *further_levels])
             blocks, bits = np.concatenate([blocks] * level_count), np.concatenate([bits] * level_count)
         blocks *= self._block_counts[files]
         blocks >>= _BLOCK_INDEX_BITS_64
@@ -374,7 +376,7 @@ def make_finder(
     """
     if len(levels) == 1:
         return _make_finder_of_level(*levels[0])
-    asks = [(last_keys[:-1], [some.may_contain for some in filters]) for last_keys, filters in levels]
+    asks = [(last_keys[:-1], [file_filter.may_contain for file_filter in filters]) for last_keys, filters in levels]
 
     def find_first(key: bytes) -> tuple[int, int] | None:
         key_hash = hash_key(key)
@@ -390,7 +392,7 @@ def _make_finder_of_level(
     last_keys: Sequence[bytes], filters: Sequence[Filter]
 ) -> Callable[[bytes], tuple[int, int] | None]:
     """As `make_finder`, of one level, as most databases have. It saves one call by including `may_contain`."""
-    bounds, words, pair_bits = last_keys[:-1], [_words_of(some._pairs) for some in filters], _PAIR_BITS
+    bounds, words, pair_bits = last_keys[:-1], [_words_of(file_filter._pairs) for file_filter in filters], _PAIR_BITS
     only = words[0] if len(words) == 1 else None
 
     def find(key: bytes) -> tuple[int, int] | None:

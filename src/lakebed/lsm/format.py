@@ -252,17 +252,17 @@ class Pages:
 
     def find_within(self, block: int, key: bytes) -> int:
         """Return the only page of a block that may contain a key. The key is not below the first key of the block."""
-        low, behind = self.starts[block] + 1, self.starts[block + 1]
+        low, stop = self.starts[block] + 1, self.starts[block + 1]
         if self.keys is not None:
-            return bisect_right(self.keys, key, low, behind) - 1
+            return bisect_right(self.keys, key, low, stop) - 1
         prefix_bytes = self.prefix_bytes[block]
         if not key.startswith(self.first_keys[block][:prefix_bytes]):
-            return behind - 1  # the key is above all keys of the block
+            return stop - 1  # the key is above all keys of the block
         text = key[prefix_bytes:]
-        while low < behind:
-            middle = (low + behind) >> 1
+        while low < stop:
+            middle = (low + stop) >> 1
             if text < self._text(middle):
-                behind = middle
+                stop = middle
             else:
                 low = middle + 1
         return low - 1
@@ -381,8 +381,8 @@ class Tail:
         """Decode. Cost: about 0.2 ms for 8,000 pages."""
         if name not in Tail.__slots__:
             raise AttributeError(name)
-        for decoded, value in self.decode().items():
-            object.__setattr__(self, decoded, value)
+        for field_name, value in self.decode().items():
+            object.__setattr__(self, field_name, value)
         return getattr(self, name)
 
     def unload_pages(self) -> None:
@@ -558,9 +558,9 @@ def _decode_statistics(text: memoryview, *, path: str, offset: int) -> Statistic
 def _check_statistics(text: memoryview, *, meta: FileMeta, path: str, offset: int) -> None:
     statistics = _decode_statistics(text, path=path, offset=offset)
     for name in Statistics.__struct_fields__:
-        written, remembered = getattr(statistics, name), getattr(meta, name)
-        if written != remembered:
-            _corrupt(path, offset, f"its {name} is {written!r}, and the version that names it says {remembered!r}")
+        file_value, stated_value = getattr(statistics, name), getattr(meta, name)
+        if file_value != stated_value:
+            _corrupt(path, offset, f"its {name} is {file_value!r}, and the version that names it says {stated_value!r}")
 
 
 class _Index:

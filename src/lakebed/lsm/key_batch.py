@@ -55,10 +55,10 @@ class KeyBatch:
         if len(places) == 1:  # a block with one of the keys: its values are computed quickly
             return KeyBatch([self.keys[places[0]]])
         hashes = None if self._hashes is None else self._hashes.take(places)
-        some = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), hashes)
+        selected = KeyBatch(list(map(self.keys.__getitem__, places.tolist())), hashes)
         if isinstance(self._texts, np.ndarray):
-            some._texts = self._texts.take(places)
-        return some
+            selected._texts = self._texts.take(places)
+        return selected
 
     def slice(self, low: int, high: int) -> KeyBatch:
         """Return the keys at [low, high)."""

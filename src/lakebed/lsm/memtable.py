@@ -150,17 +150,17 @@ class Memtable:
                 for i, expires_at_ms in enumerate(expires):
                     if expires_at_ms is not None and values[i] is not None:
                         self.special[base + i] = (PUT if kinds is None else int(kinds[i]), expires_at_ms)
-            fresh = dict(zip(keys, range(base, base + count), strict=True))
+            new_rows = dict(zip(keys, range(base, base + count), strict=True))
             index = self.index
-            if len(fresh) < count or not index.keys().isdisjoint(fresh):
-                newest = {key: index[key] for key in fresh if key in index}
+            if len(new_rows) < count or not index.keys().isdisjoint(new_rows):
+                newest = {key: index[key] for key in new_rows if key in index}
                 for row, key in enumerate(keys, base):
                     if key in newest:
                         self.older[row] = newest[key]
                     newest[key] = row
             self.values.extend(values)
             self.keys.extend(keys)
-            index.update(fresh)
+            index.update(new_rows)
             self.payload_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
         except BaseException:  # an interrupt, or no memory
             self._mend(base)
@@ -185,19 +185,19 @@ class Memtable:
 
         Under the lock of the writers. Cost: about 1 us for each row.
         """
-        hidden = self._hidden = tuple(sorted({*self._hidden, (start, end)}))
+        hidden_ranges = self._hidden = tuple(sorted({*self._hidden, (start, end)}))
         for key in set(self.keys[start:end]):
-            kept: list[int] = []
+            rows_left: list[int] = []
             row = self.index.get(key)
             while row is not None:
-                if not any(low <= row < high for low, high in hidden):
-                    kept.append(row)
+                if not any(low <= row < high for low, high in hidden_ranges):
+                    rows_left.append(row)
                 row = self.older.get(row)
-            for newer, below in pairwise(kept):
-                self.older[newer] = below
-            if kept:
-                self.older.pop(kept[-1], None)
-                self.index[key] = kept[0]
+            for newer, older in pairwise(rows_left):
+                self.older[newer] = older
+            if rows_left:
+                self.older.pop(rows_left[-1], None)
+                self.index[key] = rows_left[0]
             else:
                 self.index.pop(key, None)
 
@@ -295,8 +295,8 @@ class Memtable:
                 continue
             if values is not None and row <= limit and row not in special and (value := texts[row]) is not None:
                 values[key] = value
-            elif some := self.rows_of(key, sequence):
-                rows[key] = some
+            elif key_rows := self.rows_of(key, sequence):
+                rows[key] = key_rows
         return rows
 
     def newest_sequence(self, key: bytes) -> int | None:
@@ -385,15 +385,15 @@ class Memtable:
             count = min(count, sequence + 1 - self.first_sequence)
         if count <= 0:
             return []
-        hidden = self._hidden
+        hidden_ranges = self._hidden
         made_with, pieces = self._pieces
-        if made_with is not hidden:
+        if made_with is not hidden_ranges:
             pieces = ()
-        covered = pieces[-1].end if pieces else 0
-        if count - covered > TAIL_ROW_COUNT_MAX:
-            pieces = self._with_rows(pieces, count, hidden)
-            self._pieces = (hidden, pieces)
-            covered = count
+        covered_end = pieces[-1].end if pieces else 0
+        if count - covered_end > TAIL_ROW_COUNT_MAX:
+            pieces = self._with_rows(pieces, count, hidden_ranges)
+            self._pieces = (hidden_ranges, pieces)
+            covered_end = count
         parts = []
         for piece in pieces:
             if piece.start >= count:
@@ -403,34 +403,34 @@ class Memtable:
             if low < high:
                 rows = piece.rows.slice(low, high - low)
                 parts.append(rows if piece.end <= count else self._rows_before(rows, count))
-        if covered < count:
-            parts.append(self._tail(covered, count, start, end))
+        if covered_end < count:
+            parts.append(self._tail(covered_end, count, start, end))
         return [rows for rows in parts if rows.num_rows]
 
     def _with_rows(
         self, pieces: tuple[Piece, ...], count: int, hidden: tuple[tuple[int, int], ...]
     ) -> tuple[Piece, ...]:
         """Return the pieces, extended to cover `count` rows. Two readers may do this at once; either is right."""
-        kept = list(pieces)
-        position = kept[-1].end if kept else 0
+        pieces_left = list(pieces)
+        position = pieces_left[-1].end if pieces_left else 0
         while position < count:
             end = self._end_of_batch(position, count)
             start, rows = position, _sort(self._visible_log(position, end, hidden), log=self.keys[position:end])
             keys, is_sorted = KeyColumn(rows.column("key")), True
-            while kept and kept[-1].end - kept[-1].start <= 2 * (end - start):
-                if kept[-1].rows.nbytes + rows.nbytes > PIECE_BYTES_MAX:
+            while pieces_left and pieces_left[-1].end - pieces_left[-1].start <= 2 * (end - start):
+                if pieces_left[-1].rows.nbytes + rows.nbytes > PIECE_BYTES_MAX:
                     break
-                below = kept.pop()
-                parts = _interleave(below.rows, below.keys, rows, keys) if is_sorted else None
+                last_piece = pieces_left.pop()
+                parts = _interleave(last_piece.rows, last_piece.keys, rows, keys) if is_sorted else None
                 is_sorted = parts is not None
-                start, rows = below.start, pa.concat_batches(parts or [below.rows, rows])
+                start, rows = last_piece.start, pa.concat_batches(parts or [last_piece.rows, rows])
                 keys = KeyColumn(rows.column("key"))
             if not is_sorted:
                 rows = _sort(rows)
                 keys = KeyColumn(rows.column("key"))
-            kept.append(Piece(start, end, rows, keys))
+            pieces_left.append(Piece(start, end, rows, keys))
             position = end
-        return tuple(kept)
+        return tuple(pieces_left)
 
     def _visible_log(self, start: int, end: int, hidden: tuple[tuple[int, int], ...]) -> pa.RecordBatch:
         """Return rows [start, end) as `log`, without the hidden ones."""
@@ -454,8 +454,8 @@ class Memtable:
             ),
             np.int64,
         )
-        fitting = int(np.searchsorted(np.cumsum(sizes), PIECE_BYTES_MAX))
-        return min(count, position + max(1, fitting))
+        row_count = int(np.searchsorted(np.cumsum(sizes), PIECE_BYTES_MAX))
+        return min(count, position + max(1, row_count))
 
     def _rows_before(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
         """Return those of the rows that are among the first `count` rows of the log."""
@@ -465,13 +465,13 @@ class Memtable:
     def _tail(self, covered: int, count: int, start: bytes | None, end: bytes | None) -> pa.RecordBatch:
         """Return the rows [covered, count) of the log whose keys are in [start, end), sorted."""
         low = b"" if start is None else start
-        hidden = self._hidden
+        hidden_ranges = self._hidden
         positions: Iterator[tuple[bytes, int]] = (
             (key, -position)
             for position, key in enumerate(self.keys[covered:count], covered)
             if key >= low
             and (end is None or key < end)
-            and not any(first <= position < after for first, after in hidden)
+            and not any(first <= position < after for first, after in hidden_ranges)
         )
         rows = [self._row(-position) for _, position in sorted(positions)]
         return batch_of(rows)
@@ -511,8 +511,8 @@ def _interleave(
 
 def _has(keys: Sequence[bytes], key: bytes) -> bool:
     """Whether a key is in an ascending list."""
-    at = bisect_left(keys, key)
-    return at < len(keys) and keys[at] == key
+    place = bisect_left(keys, key)
+    return place < len(keys) and keys[place] == key
 
 
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -78,7 +78,7 @@ class Window:
         if self.of_one_source:
             return self.parts
         ends = sorted((first_key(part.rows), last_key(part.rows), number) for number, part in enumerate(self.parts))
-        if all(before[1] < behind[0] for before, behind in pairwise(ends)):
+        if all(before[1] < after[0] for before, after in pairwise(ends)):
             return [self.parts[number] for _, _, number in ends]
         return None
 
@@ -148,28 +148,28 @@ class _Source:
     def take(self, bound: bytes | None) -> list[Part]:
         """Remove and return the rows before the bound (in reverse: after it); None: all."""
         if bound is None:
-            taken, self.parts = self.parts, []
+            parts, self.parts = self.parts, []
         elif self._reverse:
-            self.parts, taken = _cut(self.parts, bound + b"\0")
+            self.parts, parts = _cut(self.parts, bound + b"\0")
         else:
-            taken, self.parts = _cut(self.parts, bound)
+            parts, self.parts = _cut(self.parts, bound)
         self.row_count = sum(part.rows.num_rows for part in self.parts)
         self._bytes = sum(part.size_bytes for part in self.parts)
-        return taken
+        return parts
 
 
 def _cut(parts: list[Part], key: bytes) -> tuple[list[Part], list[Part]]:
     """Split the parts of one source into those before a key and those from the key on."""
-    at = len(parts)
-    while at and first_key(parts[at - 1].rows) >= key:
-        at -= 1
-    if not at:
+    place = len(parts)
+    while place and first_key(parts[place - 1].rows) >= key:
+        place -= 1
+    if not place:
         return [], parts
-    part, count = parts[at - 1], parts[at - 1].rows.num_rows
+    part, count = parts[place - 1], parts[place - 1].rows.num_rows
     position = KeyColumn(part.rows.column(0)).lower_bound(key)
     if position == count:
-        return parts[:at], parts[at:]
-    return [*parts[: at - 1], part.slice(0, position)], [part.slice(position, count), *parts[at:]]
+        return parts[:place], parts[place:]
+    return [*parts[: place - 1], part.slice(0, position)], [part.slice(position, count), *parts[place:]]
 
 
 def _split_windows(taken: list[list[Part]], *, size_bytes: int, reverse: bool) -> Iterator[Window]:
@@ -186,13 +186,13 @@ def _split_windows(taken: list[list[Part]], *, size_bytes: int, reverse: bool) -
             break
         key = _key_at(max(taken, key=_count_rows), 1 - 1 / piece_count if reverse else 1 / piece_count)
         halves = [_cut(parts, key) for parts in taken]
-        first, others = (
+        first, later_parts = (
             [parts for half in halves if (parts := half[side])] for side in ((1, 0) if reverse else (0, 1))
         )
-        if not first or not others:  # rows of one key stay together
+        if not first or not later_parts:  # rows of one key stay together
             break
         yield _window(first)
-        taken = others
+        taken = later_parts
     yield _window(taken)
 
 
@@ -233,26 +233,26 @@ def cut_windows(
 
     Cost: memory of `size_bytes` and one part for each source; some 10 us for each window and source.
     """
-    live = [_Source(source, reverse=reverse) for source in sources]
+    live_sources = [_Source(source, reverse=reverse) for source in sources]
     bytes_max = size_bytes or READ_AHEAD_BYTES
-    share_bytes = bytes_max // max(1, len(live))
+    share_bytes = bytes_max // max(1, len(live_sources))
     row_count = FIRST_ROW_COUNT if growing else WINDOW_ROW_COUNT
     while True:
-        for source in live:
+        for source in live_sources:
             source.fill(row_count, share_bytes)
-        live = [source for source in live if source.parts]
-        if not live:
+        live_sources = [source for source in live_sources if source.parts]
+        if not live_sources:
             return
-        if len(live) == 1 and live[0].is_whole:
+        if len(live_sources) == 1 and live_sources[0].is_whole:
             bound = None
         else:
-            edges = [source.edge() for source in live if not source.exhausted]
+            edges = [source.edge() for source in live_sources if not source.exhausted]
             bound = None if not edges else max(edges) if reverse else min(edges)
-        taken = [parts for source in live if (parts := source.take(bound))]
-        if taken:
-            yield from _split_windows(taken, size_bytes=bytes_max, reverse=reverse)
+        parts_of_window = [parts for source in live_sources if (parts := source.take(bound))]
+        if parts_of_window:
+            yield from _split_windows(parts_of_window, size_bytes=bytes_max, reverse=reverse)
         else:
-            for source in live:
+            for source in live_sources:
                 if not source.exhausted and source.edge() == bound:
                     source.show_more()
         row_count = min(row_count * WINDOW_GROWTH, WINDOW_ROW_COUNT)

@@ -98,8 +98,8 @@ class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     @property
     def ceiling(self) -> int | None:
         """The ceiling if it hides rows; None if the version has all rows of the file."""
-        through = self.through_sequence
-        return None if through is None or through >= self.max_sequence else through
+        last_sequence = self.through_sequence
+        return None if last_sequence is None or last_sequence >= self.max_sequence else last_sequence
 
     def through(self, sequence: int) -> FileMeta:
         """Return the file with a ceiling at `sequence`; the file itself if it has no row above the ceiling."""

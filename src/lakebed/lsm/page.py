@@ -146,7 +146,7 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
     rows["sequence"] = sequences - np.repeat(bases, sizes)
     narrow = rows.astype(_NARROW, copy=False)
     places = np.append(starts, count)
-    fixed, fixed_offsets = pa.py_buffer(narrow), narrow.itemsize * places
+    fixed_buffer, fixed_offsets = pa.py_buffer(narrow), narrow.itemsize * places
     if heads["flags"].any():
         texts: list[bytes] = []
         for flag, start, end in zip(heads["flags"].tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -156,11 +156,11 @@ def form_pages(batch: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> tuple[pa
             if flag & _HAS_ENDS:
                 text += ends_ms[start:end].tobytes() + is_valid[start:end].tobytes()
             texts.append(text)
-        fixed, fixed_offsets = pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)])
+        fixed_buffer, fixed_offsets = pa.py_buffer(b"".join(texts)), np.cumsum([0, *map(len, texts)])
     head_offsets = np.arange(0, (len(starts) + 1) * PAGE_HEADER_BYTES, PAGE_HEADER_BYTES)
     columns = [
         _texts(head_offsets, pa.py_buffer(heads)),
-        _texts(fixed_offsets, fixed),
+        _texts(fixed_offsets, fixed_buffer),
         _texts(key_offsets[places], batch.column(0).buffers()[2]),
         _texts(value_offsets[places], batch.column(3).buffers()[2]),
     ]
@@ -190,15 +190,15 @@ def pack_pages(content: pa.Buffer, lengths: Sequence[int], *, compression: Compr
     pages = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
     if compression is None:
         return pages
-    packed = None
+    packed_pages = None
     if compression == "lz4" and len(lengths) >= _PACK_AT_ONCE_MIN:
-        packed = _pack_at_once(content, bounds, lengths)
-    if packed is None:
+        packed_pages = _pack_at_once(content, bounds, lengths)
+    if packed_pages is None:
         pack = CODECS[CODEC_NUMBERS[compression]].compress
-        packed = [memoryview(pack(page, asbytes=True)) for page in pages]
+        packed_pages = [memoryview(pack(page, asbytes=True)) for page in pages]
     return [
         small if len(small) < length - length // _SAVED_SHARE else page
-        for small, page, length in zip(packed, pages, lengths, strict=True)
+        for small, page, length in zip(packed_pages, pages, lengths, strict=True)
     ]
 
 
@@ -245,13 +245,13 @@ def _read_buffer_places(metadata: pa.Buffer) -> npt.NDArray[np.int64]:
     field's value.
     """
     view = memoryview(metadata)
-    (at,) = _read_u32(view, 0)
+    (position,) = _read_u32(view, 0)
     for number in (2, 2):  # the message's header, which is a record batch; then the batch's buffers
-        (distance,) = _read_i32(view, at)
-        at += _read_u16(view, at - distance + 4 + 2 * number)[0]
-        at += _read_u32(view, at)[0]
-    (count,) = _read_u32(view, at)
-    return np.frombuffer(metadata, np.dtype("<i8"), 2 * count, at + 4).reshape(count, 2)
+        (distance,) = _read_i32(view, position)
+        position += _read_u16(view, position - distance + 4 + 2 * number)[0]
+        position += _read_u32(view, position)[0]
+    (count,) = _read_u32(view, position)
+    return np.frombuffer(metadata, np.dtype("<i8"), 2 * count, position + 4).reshape(count, 2)
 
 
 def unpack_pages(
@@ -372,14 +372,14 @@ def find_values(
         The remaining keys, with their places: their rows decide, or the page contradicts itself.
     Cost: about 1.2 us a key. A call of `find_value` for each key would take a tenth longer.
     """
-    left: list[tuple[bytes, int]] = []
+    keys_left: list[tuple[bytes, int]] = []
     for key, place in zip(keys, places, strict=True):
         page = pages[place]
         flags, count, key_bytes, value_bytes = _read_head(page)
         keys_at = PAGE_HEADER_BYTES + 8 * count
         values_at = keys_at + key_bytes
         if flags or values_at + value_bytes != len(page):
-            left.append((key, place))
+            keys_left.append((key, place))
             continue
         key_start = page.find(key, keys_at, values_at) - keys_at
         if key_start < 0:
@@ -393,8 +393,8 @@ def find_values(
         if start == key_start and end - start == len(key) and value_start <= value_end <= value_bytes:
             values[key] = page[values_at + value_start : values_at + value_end]
         else:
-            left.append((key, place))
-    return left
+            keys_left.append((key, place))
+    return keys_left
 
 
 def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
@@ -432,7 +432,7 @@ def find_rows(page: bytes, key: bytes, *, sequence: int | None = None) -> tuple[
 def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[list[Row], bool]:
     """As `find_rows`, of a page with any flags."""
     flags, count, key_bytes, value_bytes, base = _read_header(page)
-    read, width = (_WIDE_ROW.unpack_from, 16) if flags & _IS_WIDE else (_read_narrow, 8)
+    read_row, width = (_WIDE_ROW.unpack_from, 16) if flags & _IS_WIDE else (_read_narrow, 8)
     kinds_at = PAGE_HEADER_BYTES + width * count
     ends_at = kinds_at + (count if flags & _HAS_KINDS else 0)
     keys_at = ends_at + (9 * count if flags & _HAS_ENDS else 0)
@@ -447,7 +447,7 @@ def _find_special(page: bytes, key: bytes, *, sequence: int | None) -> tuple[lis
         end = starts[row + 1] if row + 1 < count else key_bytes
         if page[keys_at + starts[row] : keys_at + end] != key:
             return versions, False
-        number = base + read(page, PAGE_HEADER_BYTES + width * row)[2]
+        number = base + read_row(page, PAGE_HEADER_BYTES + width * row)[2]
         if sequence is None or number <= sequence:
             kind = page[kinds_at + row] if flags & _HAS_KINDS else _PUT
             ends_ms = None
@@ -502,17 +502,17 @@ def add_pairs(pages: Sequence[bytes | memoryview], keys: list[bytes], values: li
     Raises `BadPageError`. Cost: about 1 us a page, and for each row 0.05 us if keys and values are equally long, else
     0.25 us.
     """
-    read, size_bytes, head, values_at = _NO_LAYOUT
+    read_row, size_bytes, head, values_at = _NO_LAYOUT
     head_length = len(head)
     for place, page in enumerate(pages):
         # Most pages have the layout of the page before. Then one call reads the page, and one comparison proves it.
-        fields = read(page) if len(page) == size_bytes else ()
+        fields = read_row(page) if len(page) == size_bytes else ()
         if fields[:head_length] != head:
             if len(page) < PAGE_HEADER_BYTES:
                 raise BadPageError(place)
-            read, size_bytes, head, values_at = _layout_of(_read_head(page))
+            read_row, size_bytes, head, values_at = _layout_of(_read_head(page))
             head_length = len(head)
-            fields = read(page) if len(page) == size_bytes else ()
+            fields = read_row(page) if len(page) == size_bytes else ()
             if fields[:head_length] != head:
                 try:
                     _add_pairs(bytes(page), keys, values)
@@ -579,8 +579,8 @@ def _layout_of(head: tuple[int, int, int, int]) -> _Layout:
         return _NO_LAYOUT
     key_width, value_width = key_bytes // count, value_bytes // count
     reader = struct.Struct(f"<IIII8x{'I4x' * count}{f'{key_width}s' * count}{f'{value_width}s' * count}")
-    known = (*head, *(row * key_width | row * value_width << 16 for row in range(count)))
-    return reader.unpack, reader.size, known, len(known) + count
+    layout = (*head, *(row * key_width | row * value_width << 16 for row in range(count)))
+    return reader.unpack, reader.size, layout, len(layout) + count
 
 
 @cache
@@ -591,14 +591,14 @@ def _read_places(count: int) -> Callable[[Buffer, int], tuple[int, ...]]:
 
 def _first_row(page: bytes, key: bytes, starts: memoryview, *, keys_at: int, values_at: int) -> int:
     """Return the first row whose key is `key`; the count of rows if there is none."""
-    count, length, at = len(starts), len(key), keys_at - 1
+    count, length, position = len(starts), len(key), keys_at - 1
     for _ in range(_FALSE_MATCHES_MAX):
-        at = page.find(key, at + 1, values_at)
-        if at < 0:
+        position = page.find(key, position + 1, values_at)
+        if position < 0:
             return count
         # Only empty keys begin where another key does. They are the first, and the next key begins there too.
-        row = bisect_right(starts, at - keys_at) - 1 if length else 0
-        if starts[row] == at - keys_at:
+        row = bisect_right(starts, position - keys_at) - 1 if length else 0
+        if starts[row] == position - keys_at:
             end = starts[row + 1] if row + 1 < count else values_at - keys_at
             if end - starts[row] == length:
                 return row
@@ -635,10 +635,10 @@ def batch_of_run(content: bytes | pa.Buffer, raw_lengths: npt.NDArray[np.int64])
     bounds = np.empty(4 * len(starts) + 1, np.int64)
     bounds[0:-1:4], bounds[1::4], bounds[2::4], bounds[3::4], bounds[-1] = starts, tops_at, keys_at, values_at, ends[-1]
     parts = _texts(bounds, pa.py_buffer(content))
-    fixed, keys, values = (
+    fixed_parts, keys, values = (
         parts.take(indices_of(np.arange(number, len(parts), 4))).buffers()[2] or _NO_BYTES for number in (1, 2, 3)
     )
-    rows = np.frombuffer(fixed, _NARROW)
+    rows = np.frombuffer(fixed_parts, _NARROW)
     sequences = np.repeat(heads["base"], counts)
     sequences += rows["sequence"]
     count = len(rows)
@@ -669,8 +669,8 @@ def batch_of_pages(pages: Sequence[bytes]) -> pa.RecordBatch:
     tops, key_starts, value_starts = tops_at.tolist(), keys_at.tolist(), values_at.tolist()
     keys = b"".join([page[low:high] for page, low, high in zip(pages, key_starts, value_starts, strict=True)])
     values = b"".join([page[low:] for page, low in zip(pages, value_starts, strict=True)])
-    fixed = [page[PAGE_HEADER_BYTES:top] for page, top in zip(pages, tops, strict=True)]
-    rows = _join_wide(fixed, flags) if flags else np.frombuffer(b"".join(fixed), _NARROW)
+    fixed_parts = [page[PAGE_HEADER_BYTES:top] for page, top in zip(pages, tops, strict=True)]
+    rows = _join_wide(fixed_parts, flags) if flags else np.frombuffer(b"".join(fixed_parts), _NARROW)
     sequences = np.repeat(heads["base"], counts)
     sequences += rows["sequence"]
     columns = [
@@ -734,8 +734,8 @@ def _ends(pages: Sequence[bytes], flags: Sequence[int], counts: Sequence[int], k
     if not any(flag & _HAS_ENDS for flag in flags):
         return pa.nulls(sum(counts), pa.int64())
     parts = [
-        page[at - 9 * count : at] if flag & _HAS_ENDS else bytes(9 * count)
-        for page, flag, count, at in zip(pages, flags, counts, keys_at, strict=True)
+        page[keys_start - 9 * count : keys_start] if flag & _HAS_ENDS else bytes(9 * count)
+        for page, flag, count, keys_start in zip(pages, flags, counts, keys_at, strict=True)
     ]
     ends_ms = b"".join([part[: 8 * count] for part, count in zip(parts, counts, strict=True)])
     is_valid = b"".join([part[8 * count :] for part, count in zip(parts, counts, strict=True)])

@@ -79,11 +79,11 @@ def plan_compaction(file_set: FileSet, *, l0_compaction_count: int, run_compacti
     if _is_mostly_deleted(file_set):
         return _task(file_set, l0_count=min(len(l0), L0_INPUT_COUNT_MAX), first_run=0, run_count=len(runs))
     if len(l0) >= l0_compaction_count:
-        taken = l0[-L0_INPUT_COUNT_MAX:]
+        inputs = l0[-L0_INPUT_COUNT_MAX:]
         # The output of level 0 is one more run. If it fills its tier, merge the tier too, so that rows are read once.
-        group = _alike([sum(file.size_bytes for file in taken), *(run.size_bytes for run in runs)])
+        group = _alike([sum(file.size_bytes for file in inputs), *(run.size_bytes for run in runs)])
         with_runs = group - 1 if group >= run_compaction_count else 0
-        return _task(file_set, l0_count=len(taken), first_run=0, run_count=with_runs)
+        return _task(file_set, l0_count=len(inputs), first_run=0, run_count=with_runs)
     sizes = [run.size_bytes for run in runs]
     for first in range(len(sizes)):
         group = _alike(sizes[first:])

@@ -161,9 +161,9 @@ def _versions(rows: _Columns, heads: Mask) -> Iterator[tuple[int, list[Row]]]:
     starts = np.append(np.flatnonzero(rows.starts), len(rows.starts))
     ends = starts[np.searchsorted(starts, positions, side="right")]
     sizes = ends - positions
-    wanted = np.repeat(positions - np.cumsum(sizes) + sizes, sizes) + np.arange(int(sizes.sum()))
-    listed = [column.to_pylist() for column in rows.table.take(indices_of(wanted)).columns]
-    versions = [Row(*row) for row in zip(*listed, strict=True)]
+    row_places = np.repeat(positions - np.cumsum(sizes) + sizes, sizes) + np.arange(int(sizes.sum()))
+    columns = [column.to_pylist() for column in rows.table.take(indices_of(row_places)).columns]
+    versions = [Row(*row) for row in zip(*columns, strict=True)]
     offset = 0
     for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
         yield position, versions[offset : offset + size]
@@ -177,10 +177,10 @@ def _replace_rows(window: pa.Table, rows: dict[int, Row]) -> pa.Table:
     columns = [
         pa.array(column, field.type) for column, field in zip(zip(*rows.values(), strict=True), ROW_SCHEMA, strict=True)
     ]
-    both = pa.concat_tables([window, pa.Table.from_arrays(columns, schema=ROW_SCHEMA)])
+    combined = pa.concat_tables([window, pa.Table.from_arrays(columns, schema=ROW_SCHEMA)])
     indices = np.arange(window.num_rows)
     indices[list(rows)] = window.num_rows + np.arange(len(rows))
-    return both.take(indices_of(indices))
+    return combined.take(indices_of(indices))
 
 
 def compact_rows(
@@ -220,20 +220,20 @@ def compact_rows(
         heads[1:] &= rows.starts[1:] | ~settled[:-1]
         keep = heads | ~settled
     is_over = None if now_ms is None else rows.mask_of_ended(now_ms)
-    gone = heads & (rows.kinds == DELETE)
+    is_deleted = heads & (rows.kinds == DELETE)
     results: dict[int, Row] = {}
     if is_over is not None:
         lapsed = heads & (rows.kinds == PUT) & is_over
-        gone |= lapsed
+        is_deleted |= lapsed
         if not bottom:
             results.update(_tombstones(window, lapsed))
     if bottom:
-        keep &= ~gone
+        keep &= ~is_deleted
     if rows.has_operands:
         for position, versions in _versions(rows, heads & (rows.kinds == MERGE)):
-            kept = _compact_operands(versions, now_ms=now_ms, bottom=bottom, operator=operator)
+            compacted = _compact_operands(versions, now_ms=now_ms, bottom=bottom, operator=operator)
             keep[position] = False
-            for offset, row in kept:
+            for offset, row in compacted:
                 keep[position + offset] = True
                 results[position + offset] = row
     window = _replace_rows(window, results)
@@ -245,8 +245,8 @@ def _tombstones(window: pa.Table, lapsed: Mask) -> dict[int, Row]:
     positions = np.flatnonzero(lapsed)
     if not len(positions):
         return {}
-    some: Any = window.select(["key", "sequence"]).take(indices_of(positions))
-    pairs = zip(some.column("key").to_pylist(), some.column("sequence").to_pylist(), strict=True)
+    deleted_rows: Any = window.select(["key", "sequence"]).take(indices_of(positions))
+    pairs = zip(deleted_rows.column("key").to_pylist(), deleted_rows.column("sequence").to_pylist(), strict=True)
     return {
         position: Row(key, sequence, DELETE, b"", None)
         for position, (key, sequence) in zip(positions.tolist(), pairs, strict=True)
@@ -269,9 +269,9 @@ def _compact_operands(
     can_combine = is_settled or (operator is not None and operator.associative and count > 1)
     if operator is None or not can_combine or any(row.expires_at_ms is not None for row in operands):
         return as_they_are
-    newest, below = versions[0], base.value if is_settled and base is not None and base.kind == PUT else None
+    newest, base_value = versions[0], base.value if is_settled and base is not None and base.kind == PUT else None
     try:
-        value = combine(newest.key, below, [row.value for row in operands], operator)
+        value = combine(newest.key, base_value, [row.value for row in operands], operator)
     except InvalidRequest:
         return as_they_are
     if len(value) > VALUE_BYTES_MAX:

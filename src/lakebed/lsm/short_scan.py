@@ -87,13 +87,13 @@ class KeysOfMemtable(Source):
 
     def find(self, low: bytes, row_count: int) -> tuple[bytes | None, tuple[int, int]]:
         keys = self._keys
-        at = bisect_left(keys, low)
-        behind = at + row_count
-        return (keys[behind], (at, behind)) if behind < len(keys) else (None, (at, len(keys)))
+        start = bisect_left(keys, low)
+        stop = start + row_count
+        return (keys[stop], (start, stop)) if stop < len(keys) else (None, (start, len(keys)))
 
     def take(self, place: tuple[int, int], low: bytes, bound: bytes | None, newest: Newest) -> bool:
-        at, behind = place
-        keys = self._keys[at : behind if bound is None else bisect_left(self._keys, bound, at, behind)]
+        start, stop = place
+        keys = self._keys[start : stop if bound is None else bisect_left(self._keys, bound, start, stop)]
         rows = self._memtable.find_values(keys, newest, sequence=self._sequence) if keys else None
         if rows:
             put_rows(newest, rows.keys(), rows.values())

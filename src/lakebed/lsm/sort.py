@@ -88,14 +88,14 @@ class KeyColumn:
         if rows is not None:
             begins, ends = begins[rows], ends[rows]
         base = int(self.offsets[0]) - depth
-        left = ends - begins - depth
-        at = begins - base
-        if self.count and int(left.min()) >= WORD_BYTES:
-            return self._padded[at].astype(np.uint64)
-        cut = (WORD_BYTES - np.clip(left, 0, WORD_BYTES)).astype(np.uint64) * np.uint64(8)
-        words = self._padded[np.minimum(at, len(self._padded) - 1)].astype(np.uint64)
-        words = np.where(cut < WORD_BITS, words >> np.minimum(cut, WORD_BITS - 1), np.uint64(0))
-        return cast(Words, words << np.minimum(cut, WORD_BITS - 1))
+        bytes_left = ends - begins - depth
+        offsets = begins - base
+        if self.count and int(bytes_left.min()) >= WORD_BYTES:
+            return self._padded[offsets].astype(np.uint64)
+        cut_bits = (WORD_BYTES - np.clip(bytes_left, 0, WORD_BYTES)).astype(np.uint64) * np.uint64(8)
+        words = self._padded[np.minimum(offsets, len(self._padded) - 1)].astype(np.uint64)
+        words = np.where(cut_bits < WORD_BITS, words >> np.minimum(cut_bits, WORD_BITS - 1), np.uint64(0))
+        return cast(Words, words << np.minimum(cut_bits, WORD_BITS - 1))
 
 
 def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | None:
@@ -138,18 +138,18 @@ def sort_rows(rows: pa.RecordBatch, *, log: Sequence[bytes] = ()) -> Indices | N
         rows_left, groups = order[open_rows], _group_numbers(codes, open_rows)
         group_bits = int(groups[-1]).bit_length()
         if depth < int(lengths[rows_left].max()):
-            taken = min(WORD_BYTES, (WORD_BITS - group_bits) // 8)
-            ranks = keys.words(rows_left, depth) >> np.uint64(8 * (WORD_BYTES - taken))
-            depth, bits = depth + taken, 8 * taken
+            byte_count = min(WORD_BYTES, (WORD_BITS - group_bits) // 8)
+            ranks = keys.words(rows_left, depth) >> np.uint64(8 * (WORD_BYTES - byte_count))
+            depth, bits = depth + byte_count, 8 * byte_count
         elif not one_length:
             ranks, bits, one_length = lengths[rows_left].astype(np.uint64), 16, True
         else:
             order[open_rows] = rows_left[_newest_first(rows, rows_left, groups)]
             break
         codes = ranks if bits == WORD_BITS else (groups << np.uint64(bits)) | ranks
-        again = np.argsort(codes)
-        order[open_rows] = rows_left[again]
-        codes, tied = _spread(codes[again], open_rows, count)
+        suborder = np.argsort(codes)
+        order[open_rows] = rows_left[suborder]
+        codes, tied = _spread(codes[suborder], open_rows, count)
     return order
 
 
@@ -176,10 +176,10 @@ def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
 
 def _find_ties(codes: Words) -> npt.NDArray[np.bool_]:
     """Return which of the sorted codes are equal to a neighbour."""
-    same = codes[1:] == codes[:-1]
+    is_same = codes[1:] == codes[:-1]
     tied = np.zeros(len(codes), np.bool_)
-    tied[1:] = same
-    tied[:-1] |= same
+    tied[1:] = is_same
+    tied[:-1] |= is_same
     return tied
 
 

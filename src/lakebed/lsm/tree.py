@@ -181,16 +181,18 @@ class Tree:
         self._rows = RowCache(options.row_cache_bytes, runtime=runtime)
         self.active = Memtable(first_sequence)
         """The memtable into which rows are written, under `lock`."""
-        waiting = tuple(_Waiting(memtable, token) for memtable, token in reversed(recovered))
-        if waiting and waiting[0].memtable.last_sequence >= first_sequence:
+        waiting_memtables = tuple(_Waiting(memtable, token) for memtable, token in reversed(recovered))
+        if waiting_memtables and waiting_memtables[0].memtable.last_sequence >= first_sequence:
             raise InternalError(f"rows were recovered beyond sequence {first_sequence - 1}")
-        self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
+        self._shown = _Shown(waiting_memtables, file_set, self._view_of((), file_set), self._rows.generation)
         self.generation = 0
         """How often the set of files shown has changed."""
-        self._waiting_bytes = sum(entry.memtable.size_bytes for entry in waiting)
+        self._waiting_bytes = sum(entry.memtable.size_bytes for entry in waiting_memtables)
         self._history: tuple[Memtable, ...] = ()
         self._history_holds: Counter[int] = Counter()
-        self._history_from = waiting[-1].memtable.first_sequence - 1 if waiting else first_sequence - 1
+        self._history_from = (
+            waiting_memtables[-1].memtable.first_sequence - 1 if waiting_memtables else first_sequence - 1
+        )
         self.taken_back_through = 0
         """A read at a smaller sequence may have shown rows that were taken back since."""
 
@@ -233,16 +235,16 @@ class Tree:
         memtable = self.active
         row = memtable.index.get(key)
         if row is None:
-            shown = self._shown
-            ask_first = shown.ask_first
+            shown_state = self._shown
+            ask_first = shown_state.ask_first
             if ask_first is not None:
                 likely = ask_first(key)
                 if likely is None:
                     return None
-                shown.ask_first = None
+                shown_state.ask_first = None
                 value = self._rows.get(key)
-                return self._latest_in_files(key, shown, *likely) if value is None else value
-            for memtable in shown.memtables:
+                return self._latest_in_files(key, shown_state, *likely) if value is None else value
+            for memtable in shown_state.memtables:
                 row = memtable.index.get(key)
                 if row is not None:
                     break
@@ -251,14 +253,14 @@ class Tree:
                 value = rows.young.get(key)
                 if value is not None:
                     return value
-                find_level = shown.find_level
+                find_level = shown_state.find_level
                 if find_level is None or key in rows.old:
-                    return self._latest_in_files(key, shown)
+                    return self._latest_in_files(key, shown_state)
                 likely = find_level(key)
                 if likely is None:
-                    shown.ask_first = None if shown.memtables else find_level
+                    shown_state.ask_first = None if shown_state.memtables else find_level
                     return None
-                return self._latest_in_files(key, shown, *likely)
+                return self._latest_in_files(key, shown_state, *likely)
         if row in memtable.special:
             return self._latest_special(key, memtable, row)
         return memtable.values[row]
@@ -269,14 +271,14 @@ class Tree:
         if kind == _PUT:
             is_there = expires_at_ms is None or self._environment.clock.now_ms() < expires_at_ms
             return memtable.values[row] if is_there else None
-        shown, active = self._shown, self.active
-        while self._shown is not shown:  # all of one moment: an operand that is also in a file would count twice
-            shown, active = self._shown, self.active
-        memtables = shown.memtables if active in shown.memtables else (active, *shown.memtables)
+        shown_state, active = self._shown, self.active
+        while self._shown is not shown_state:  # all of one moment: an operand that is also in a file would count twice
+            shown_state, active = self._shown, self.active
+        memtables = shown_state.memtables if active in shown_state.memtables else (active, *shown_state.memtables)
         try:
-            return self._view_of(memtables, shown.file_set, levels=shown.files_view.levels).get(key)
+            return self._view_of(memtables, shown_state.file_set, levels=shown_state.files_view.levels).get(key)
         except NotFound as error:
-            self._check_outdated(shown, error)
+            self._check_outdated(shown_state, error)
             return self.latest(key)
 
     def _latest_in_files(
@@ -337,9 +339,11 @@ class Tree:
                     oldest=oldest,
                     newest=self.last_sequence,
                 )
-            shown = self._shown
-            memtables = (self.active, *shown.memtables)
-            return self._view_of(memtables, shown.file_set, sequence=sequence, levels=shown.files_view.levels)
+            shown_state = self._shown
+            memtables = (self.active, *shown_state.memtables)
+            return self._view_of(
+                memtables, shown_state.file_set, sequence=sequence, levels=shown_state.files_view.levels
+            )
 
     def view_locked(self, *, through: int | None = None) -> View:
         """As `view` without a sequence, for a caller that holds `lock`.
@@ -347,20 +351,20 @@ class Tree:
         Args:
             through: the newest visible sequence of the rows that are in no file yet; None: all.
         """
-        shown, active = self._shown, self.active
-        sequence, newest = active.last_sequence, shown.newest
+        shown_state, active = self._shown, self.active
+        sequence, newest = active.last_sequence, shown_state.newest
         if through is None and newest is not None and newest.sequence == sequence and newest.memtables[0] is active:
             return newest
-        memtables = (active, *shown.memtables)
+        memtables = (active, *shown_state.memtables)
         view = self._view_of(
             memtables,
-            shown.file_set,
+            shown_state.file_set,
             sequence=sequence if through is None else max(through, memtables[-1].first_sequence - 1),
-            levels=shown.files_view.levels,
-            cached_rows=(self._rows, shown.rows_generation),
+            levels=shown_state.files_view.levels,
+            cached_rows=(self._rows, shown_state.rows_generation),
         )
         if through is None:
-            shown.newest = view
+            shown_state.newest = view
         return view
 
     def _view_of(
@@ -390,16 +394,22 @@ class Tree:
 
         The caller holds `lock`. `token` is passed to `VersionPublisher.publish_flush` with the memtable.
         """
-        full = self.active
-        if full.is_empty:
+        full_memtable = self.active
+        if full_memtable.is_empty:
             return
-        shown = self._shown
+        shown_state = self._shown
         # Readers look at the active memtable first, so the rows are added to the waiting ones first: they are never
         # missing from both.
         now_shown = _Shown(
-            (_Waiting(full, token), *shown.waiting), shown.file_set, shown.files_view, shown.rows_generation
+            (_Waiting(full_memtable, token), *shown_state.waiting),
+            shown_state.file_set,
+            shown_state.files_view,
+            shown_state.rows_generation,
         )
-        waiting_bytes, active = self._waiting_bytes + full.size_bytes, Memtable(full.last_sequence + 1)
+        waiting_bytes, active = (
+            self._waiting_bytes + full_memtable.size_bytes,
+            Memtable(full_memtable.last_sequence + 1),
+        )
         # No call in between: a thread that is interrupted (Ctrl-C) has done all of it, or nothing.
         self._shown, self._waiting_bytes, self.active = now_shown, waiting_bytes, active
 
@@ -534,8 +544,8 @@ class Tree:
         plan: Callable[[FileSet], CompactionTask | None],
         progress: Callable[[int, int], None] | None,
     ) -> CompactionTask | None:
-        shown = self._shown
-        task = plan(shown.file_set)
+        shown_state = self._shown
+        task = plan(shown_state.file_set)
         if task is None:
             return None
         job = self._publisher.begin_compaction(task)
@@ -544,7 +554,7 @@ class Tree:
             run = run_compaction(
                 task,
                 files=self._files,
-                file_set=shown.file_set,
+                file_set=shown_state.file_set,
                 next_file_id=job.next_file_id,
                 run_file_bytes=self._options.run_file_bytes,
                 operator=self._operator,
@@ -560,7 +570,7 @@ class Tree:
                 self._files.forget_replaced(before, self._shown.file_set)
         except NotFound as error:
             self.poll_once()  # raises `Fenced` if another compactor has taken over
-            self._check_outdated(shown, error)
+            self._check_outdated(shown_state, error)
             raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
         finally:
             if not is_published:
@@ -574,13 +584,13 @@ class Tree:
 
         False means that a read is needed to know. Cost: as `latest` from memory.
         """
-        shown = self._shown
-        for memtable in (self.active, *shown.memtables):
+        shown_state = self._shown
+        for memtable in (self.active, *shown_state.memtables):
             row = memtable.index.get(key)
             if row is not None:
                 return row not in memtable.special and memtable.values[row] == value
         if value is None:
-            return not shown.file_set.l0 and not shown.file_set.runs
+            return not shown_state.file_set.l0 and not shown_state.file_set.runs
         return self._rows.get(key) == value
 
     def hold_history(self, since: int) -> None:
@@ -597,16 +607,16 @@ class Tree:
     def _trim_history(self) -> None:
         """Drop flushed memtables that no open transaction needs, and the oldest beyond the limit."""
         needed_after = min(self._history_holds, default=None)
-        kept, size_bytes = 0, 0
+        kept_count, size_bytes = 0, 0
         for memtable in self._history:
             size_bytes += memtable.size_bytes
             is_needed = needed_after is not None and memtable.last_sequence > needed_after
             if not is_needed or size_bytes > self._options.transaction_history_bytes_max:
                 break
-            kept += 1
-        if kept < len(self._history):
-            self._history_from = self._history[kept].last_sequence
-            self._history = self._history[:kept]
+            kept_count += 1
+        if kept_count < len(self._history):
+            self._history_from = self._history[kept_count].last_sequence
+            self._history = self._history[:kept_count]
 
     def memtables_since(self, sequence: int) -> list[Memtable]:
         """Return all memtables with rows of larger sequences, newest first, including flushed ones.

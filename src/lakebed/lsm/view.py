@@ -89,10 +89,10 @@ class Level:
 
     def reader_of(self, key: bytes, files: FileStore) -> FileReader | None:
         """Return the handle of the file whose range includes a key, or None. Cost: a bisection."""
-        at = bisect_left(self.last_keys, key)
-        if at == len(self.last_keys) or self.files[at].first_key > key:
+        place = bisect_left(self.last_keys, key)
+        if place == len(self.last_keys) or self.files[place].first_key > key:
             return None
-        return self.reader(at, files)
+        return self.reader(place, files)
 
     def open_tail(self, at: int, entries: Mapping[tuple[str, int], Entry]) -> Tail | None:
         """Return the tail of a file from the cache; None if it was not read yet, or is not in the cache."""
@@ -102,10 +102,10 @@ class Level:
 
     def lie_apart(self, keys: Sequence[bytes]) -> bool:
         """Whether the first and the last of some keys are not neighbours in this level (`FileReader.lie_apart`)."""
-        at = bisect_left(self.last_keys, keys[0])
-        if at != bisect_left(self.last_keys, keys[-1]) or at == len(self.files):
+        place = bisect_left(self.last_keys, keys[0])
+        if place != bisect_left(self.last_keys, keys[-1]) or place == len(self.files):
             return True
-        reader = self._readers[at]
+        reader = self._readers[place]
         return reader is not None and reader.lie_apart(keys)
 
     def reader(self, at: int, files: FileStore) -> FileReader:
@@ -133,14 +133,14 @@ class Level:
     def _of_sorted_keys(self, keys: Sequence[bytes], files: FileStore) -> Iterator[tuple[FileReader, int, int]]:
         low = 0
         while low < len(keys):
-            at = bisect_left(self.last_keys, keys[low])
-            if at == len(self.files):
+            place = bisect_left(self.last_keys, keys[low])
+            if place == len(self.files):
                 return
-            file = self.files[at]
+            file = self.files[place]
             first = bisect_left(keys, file.first_key, low)
             low = bisect_right(keys, file.last_key, first)
             if first < low:
-                yield self.reader(at, files), first, low
+                yield self.reader(place, files), first, low
 
     def of_range(self, start: bytes | None, end: bytes | None) -> Sequence[FileMeta]:
         """Return the files that overlap [start, end), in the order of their keys."""
@@ -179,10 +179,10 @@ class Levels(list[Level]):
         filters: list[tuple[Sequence[bytes], Sequence[Filter]]] = []
         for level in self:
             tails: list[Tail] = []
-            for at in range(len(level.files)):
-                tail = level.open_tail(at, entries)
+            for number in range(len(level.files)):
+                tail = level.open_tail(number, entries)
                 if tail is None:
-                    self._awaited = (level, at)
+                    self._awaited = (level, number)
                     return None
                 tails.append(tail)
             if any(tail.mapped is None or tail.filter.is_empty for tail in tails):
@@ -445,24 +445,24 @@ class View:
         now_ms = self._clock.now_ms()
         by_key: dict[bytes, Sequence[Row]] = {}
         values: dict[bytes, bytes] = {}
-        wanted: Sequence[bytes] = keys
+        keys_left: Sequence[bytes] = keys
         for memtable in self.memtables:
             index = memtable.index
-            if index and not index.keys().isdisjoint(wanted):
-                rows = memtable.find_values(wanted, values if not by_key else None, sequence=sequence)
+            if index and not index.keys().isdisjoint(keys_left):
+                rows = memtable.find_values(keys_left, values if not by_key else None, sequence=sequence)
                 if values:
-                    wanted = [key for key in wanted if key not in values]
-                wanted = _still_wanted(wanted, rows, by_key)
+                    keys_left = [key for key in keys_left if key not in values]
+                keys_left = _still_wanted(keys_left, rows, by_key)
         # A filter never excludes a key that the row cache has. If the cache has the first key, ask it for all keys
         # before the filters. Otherwise many keys may be absent: ask it after the filters.
         cached_rows = self._cached_rows
-        is_cached = cached_rows is not None and bool(wanted) and wanted[0] in cached_rows[0]
+        is_cached = cached_rows is not None and bool(keys_left) and keys_left[0] in cached_rows[0]
         if is_cached:
-            cached = self._values_in_cache(wanted, by_key)
-            wanted = [key for key in wanted if key not in cached]
-            values = values | cached if values else cached
-        if wanted:
-            self._find_in_files(wanted, by_key, values, asks_cache=not is_cached)
+            cached_values = self._values_in_cache(keys_left, by_key)
+            keys_left = [key for key in keys_left if key not in cached_values]
+            values = values | cached_values if values else cached_values
+        if keys_left:
+            self._find_in_files(keys_left, by_key, values, asks_cache=not is_cached)
         for key, versions in by_key.items():
             newest = versions[0]
             if newest.kind == PUT and newest.expires_at_ms is None:
@@ -499,16 +499,16 @@ class View:
         Args:
             asks_cache: whether to ask the row cache, before a file, for the keys that pass the file's filter.
         """
-        levels, left, former_count = self._levels or self.levels, wanted, len(values) + len(by_key)
+        levels, keys_left, former_count = self._levels or self.levels, wanted, len(values) + len(by_key)
         levels_filter, places = levels.find_filter(wanted, self._entries), None
         if levels_filter is not None:
             places = levels_filter.select(wanted)
             if not by_key and sum(map(len, places)) < FEW_KEYS:
-                left, places = self._find_few(wanted, places, values, asks_cache=asks_cache), None
+                keys_left, places = self._find_few(wanted, places, values, asks_cache=asks_cache), None
             elif not levels.lie_apart(wanted):
                 places = None
-        if left:
-            self._find_by_level(left, places, by_key, values, asks_cache=asks_cache)
+        if keys_left:
+            self._find_by_level(keys_left, places, by_key, values, asks_cache=asks_cache)
         levels.note_absent(len(wanted) - (len(values) + len(by_key) - former_count), len(wanted))
 
     def _find_few(
@@ -523,17 +523,17 @@ class View:
             The keys whose rows have to be read.
         """
         first_levels: dict[bytes, int] = {}
-        for number, some in enumerate(places):
-            for place in some:
+        for number, level_keys in enumerate(places):
+            for place in level_keys:
                 first_levels.setdefault(keys[place], number)
-        if asks_cache and first_levels and (cached := self._values_in_cache(first_levels, {})):
-            values |= cached
-            first_levels = {key: number for key, number in first_levels.items() if key not in cached}
-        settled, left = {}, []
+        if asks_cache and first_levels and (cached_values := self._values_in_cache(first_levels, {})):
+            values |= cached_values
+            first_levels = {key: number for key, number in first_levels.items() if key not in cached_values}
+        settled, keys_left = {}, []
         for key, number in first_levels.items():
             value = self.find_value(key, key_hash=hash_key(key), first_level=number)
             if value is ROWS_DECIDE:
-                left.append(key)
+                keys_left.append(key)
             elif value is not None:
                 settled[key] = value
         if settled:
@@ -541,7 +541,7 @@ class View:
             if self._cached_rows is not None:
                 cache, generation = self._cached_rows
                 cache.put_each(settled, generation=generation)
-        return left
+        return keys_left
 
     def _find_by_level(
         self,
@@ -553,37 +553,37 @@ class View:
         asks_cache: bool,
     ) -> None:
         """As `_find_in_files`, level by level. `places`: indices of the keys that each level may have; None: all."""
-        sequence, levels, files, wanted = self.sequence, self._levels or self.levels, self._files, keys
+        sequence, levels, files, keys_left = self.sequence, self._levels or self.levels, self._files, keys
         if places is None and any(len(level.files) > 1 for level in levels):
-            wanted = sorted(wanted)
-        batch, are_likely = KeyBatch(wanted), levels.are_likely(wanted)
+            keys_left = sorted(keys_left)
+        batch, are_likely = KeyBatch(keys_left), levels.are_likely(keys_left)
         cached_rows = self._cached_rows
         if asks_cache and cached_rows is not None and cached_rows[0].is_passed_by():
             asks_cache, cached_rows = False, None
         for number, level in enumerate(levels):
             if places is not None:
-                batch = _choose_likely(keys, places[number], wanted)
+                batch = _choose_likely(keys, places[number], keys_left)
                 if not batch.keys:
                     continue
             # If rows were found in newer levels, they are operands, so the rows below them are needed.
-            needs_rows = bool(by_key) and not by_key.keys().isdisjoint(wanted)
+            needs_rows = bool(by_key) and not by_key.keys().isdisjoint(keys_left)
             rows: dict[bytes, list[Row]] = {}
             value_count = len(values)
             for reader, low, high in level.of_keys(batch.keys, files):
                 if sequence is not None and reader.meta.min_sequence > sequence:
                     continue
                 if places is None:
-                    some = batch.slice(low, high)
-                    if not needs_rows and reader.find_neighbours(some.keys, sequence=sequence, values=values):
+                    file_keys = batch.slice(low, high)
+                    if not needs_rows and reader.find_neighbours(file_keys.keys, sequence=sequence, values=values):
                         continue
-                    likely = reader.select(some, are_likely=are_likely)
+                    likely = reader.select(file_keys, are_likely=are_likely)
                 else:
                     likely = KeyBatch(batch.keys[low:high])
                 if not likely.keys:
                     continue
-                if asks_cache and (cached := self._values_in_cache(likely.keys, by_key)):
-                    values |= cached
-                    likely = likely.select(np.flatnonzero([key not in cached for key in likely.keys]))
+                if asks_cache and (cached_values := self._values_in_cache(likely.keys, by_key)):
+                    values |= cached_values
+                    likely = likely.select(np.flatnonzero([key not in cached_values for key in likely.keys]))
                 settled = values if cached_rows is None else {}
                 reader.find_many(likely, sequence=sequence, rows_by_key=rows, values=None if needs_rows else settled)
                 if settled and cached_rows is not None:
@@ -592,11 +592,11 @@ class View:
                     cache.put_each(settled, generation=generation)
             if len(values) == value_count and not rows:
                 continue
-            wanted = [key for key in wanted if key not in values] if level is not levels[-1] else ()
-            wanted = _still_wanted(wanted, rows, by_key)
-            if not wanted:
+            keys_left = [key for key in keys_left if key not in values] if level is not levels[-1] else ()
+            keys_left = _still_wanted(keys_left, rows, by_key)
+            if not keys_left:
                 break
-            batch = KeyBatch(wanted)
+            batch = KeyBatch(keys_left)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -754,8 +754,8 @@ class View:
                 continue
             reader = self._files.reader(file)
             for block in reader.batches(start, end, reverse=reverse, ahead_bytes=ahead_bytes, run_bytes=run_bytes):
-                plain = block.plain and (sequence is None or block.max_sequence <= sequence)
-                yield Part(block.batch, plain, block.batch.get_total_buffer_size())
+                is_plain = block.plain and (sequence is None or block.max_sequence <= sequence)
+                yield Part(block.batch, is_plain, block.batch.get_total_buffer_size())
 
 
 class _RowsOfLevel(Source):
@@ -815,8 +815,8 @@ def _choose_likely(keys: Sequence[bytes], places: Sequence[int], wanted: Sequenc
         return KeyBatch(())
     likely = sorted(map(keys.__getitem__, places))
     if len(wanted) < len(keys):
-        left = set(wanted)
-        likely = [key for key in likely if key in left]
+        keys_left = set(wanted)
+        likely = [key for key in likely if key in keys_left]
     return KeyBatch(likely)
 
 
@@ -838,10 +838,10 @@ def _still_wanted(
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
     """Yield a sorted batch in growing slices, so that the first row does not wait for the last."""
     size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
-    whole = Part(rows, False, rows.nbytes)
+    whole_part = Part(rows, False, rows.nbytes)
     while at < count:
         size = min(size, count - at)
         start = count - at - size if reverse else at
-        yield whole.slice(start, start + size)
+        yield whole_part.slice(start, start + size)
         at += size
         size *= 4

@@ -77,10 +77,10 @@ def check_storage(storage: ObjectStore, ledger: Ledger) -> None:
 
 def _check_owner(storage: ObjectStore, owner: Owner, ledger_id: str | None) -> None:
     if owner.ledger != ledger_id:
-        given = "has no id: it was never this fleet's" if ledger_id is None else f"is {ledger_id}"
+        description = "has no id: it was never this fleet's" if ledger_id is None else f"is {ledger_id}"
         raise Conflict(
             f"{storage.root_url} belongs to a fleet with another ledger: its {OWNER_PATH} names {owner.ledger}, and "
-            f"the given ledger {given}. Give that fleet's ledger (--ledger), or this one a storage of its own.",
+            f"the given ledger {description}. Give that fleet's ledger (--ledger), or this one a storage of its own.",
             kind="storage_of_another_ledger",
             expected=owner.ledger,
             found=ledger_id,
@@ -89,10 +89,10 @@ def _check_owner(storage: ObjectStore, owner: Owner, ledger_id: str | None) -> N
 
 def _check_tenants(storage: ObjectStore, ledger: Ledger) -> None:
     """Raise `Conflict` if tenants of the ledger have committed, but the storage has none of their last manifests."""
-    sought = list(islice((record for record in ledger.tenants() if record.manifest is not None), _SOUGHT_MAX))
-    if not sought or any(_has_manifest(storage, ledger, record) for record in sought):
+    records = list(islice((record for record in ledger.tenants() if record.manifest is not None), _SOUGHT_MAX))
+    if not records or any(_has_manifest(storage, ledger, record) for record in records):
         return
-    first = sought[0]
+    first = records[0]
     assert first.manifest is not None
     raise Conflict(
         f"The given ledger is not of {storage.root_url}: the storage names no ledger in {OWNER_PATH}, and it has "

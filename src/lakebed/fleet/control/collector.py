@@ -199,11 +199,11 @@ class Collector:
 
     def _sweep(self, tenant: str, paths: tuple[str, ...], *, why: str) -> None:
         """Delete objects of a tenant. Raises `Unavailable` if some could not be deleted."""
-        inside = f"{layout.tenant_folder(tenant)}/"
-        doomed = tuple(Deletable(path, 0, why) for path in dict.fromkeys(paths) if path.startswith(inside))
-        if not doomed:
+        folder = f"{layout.tenant_folder(tenant)}/"
+        deletable = tuple(Deletable(path, 0, why) for path in dict.fromkeys(paths) if path.startswith(folder))
+        if not deletable:
             return
-        report = self._sweeper.sweep(CollectionPlan(store=layout.tenant_folder(tenant), hide=(), doomed=doomed))
+        report = self._sweeper.sweep(CollectionPlan(store=layout.tenant_folder(tenant), hide=(), doomed=deletable))
         _OBJECTS.add(report.deleted_count)
         if report.warnings:
             raise Unavailable(report.warnings[0], kind="not_deleted")
@@ -236,9 +236,9 @@ class Collector:
         paths = tuple(meta.path for meta in self._storage.list(layout.tenant_folder(tenant)))
         self._sweep(tenant, paths, why="of a deleted tenant")
         if self._log is not None:
-            gone = {timeline for task in tasks for timeline in task.timelines}
-            gone |= {timeline for timeline, progress in record.timelines.items() if not progress.is_read_only}
-            for timeline in sorted(gone):
+            removed = {timeline for task in tasks for timeline in task.timelines}
+            removed |= {timeline for timeline, progress in record.timelines.items() if not progress.is_read_only}
+            for timeline in sorted(removed):
                 self._log.drop(layout.log_key(tenant, timeline))
         for task in tasks:
             ledger.replace_task(task, None)

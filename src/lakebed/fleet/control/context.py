@@ -87,10 +87,10 @@ class Events:
             if since:
                 self._positions += (position for position, _ in since)
                 self._newest = since[-1][0]
-            old = self._find_oldest(len(events))
-            placed = [(self._next_position(event.at_ms), event) for event in events]
-            self._ledger.add_events(placed, forget=old)
-            self._positions += (position for position, _ in placed)
+            old_positions = self._find_oldest(len(events))
+            placed_events = [(self._next_position(event.at_ms), event) for event in events]
+            self._ledger.add_events(placed_events, forget=old_positions)
+            self._positions += (position for position, _ in placed_events)
         except LakebedError as error:
             LOG.info("events not written", error=error.kind)
 
@@ -162,17 +162,17 @@ class ControlContext:
 
 def tell_of_lost_state(events: Events, record: TenantRecord, node: NodeRecord) -> None:
     """Add an event if a starting node has rejected transactions in a tenant but lost their local state."""
-    lost = [
+    lost_ids = [
         transaction.id
         for transaction in pending_of(record)
         if transaction.node == node.node and transaction.local_id != node.local_id
     ]
-    if not lost:
+    if not lost_ids:
         return
-    shown, noun = ", ".join(map(str, lost)), "transaction" if len(lost) == 1 else "transactions"
+    ids, noun = ", ".join(map(str, lost_ids)), "transaction" if len(lost_ids) == 1 else "transactions"
     message = (
-        f"{node.node} started without its earlier local state, and cannot acknowledge the rejected {noun} {shown} of "
+        f"{node.node} started without its earlier local state, and cannot acknowledge the rejected {noun} {ids} of "
         f"{record.tenant}: what they wrote is kept. When no older process of {node.node} can write any more, "
-        f"acknowledge each: lakebed fleet ack LAKE {record.tenant} {lost[0]}"
+        f"acknowledge each: lakebed fleet ack LAKE {record.tenant} {lost_ids[0]}"
     )
     events.add("local_state_lost", message, tenant=record.tenant, node=node.node)

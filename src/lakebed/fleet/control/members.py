@@ -75,12 +75,12 @@ class Members:
 
     def learn(self, record: NodeRecord) -> Member:
         """Keep a node's record. A new incarnation begins anew, and so does a node that is not silent any more."""
-        known = self._members.get(record.node)
-        if known is not None and known.record.incarnation == record.incarnation:
-            if known.record.is_silent and not record.is_silent:
-                known.heard_s, known.is_synced, known.retry_at_s = self._clock.monotonic_s(), False, 0.0
-            known.record = record
-            return known
+        member = self._members.get(record.node)
+        if member is not None and member.record.incarnation == record.incarnation:
+            if member.record.is_silent and not record.is_silent:
+                member.heard_s, member.is_synced, member.retry_at_s = self._clock.monotonic_s(), False, 0.0
+            member.record = record
+            return member
         new = self._members[record.node] = Member(record, self._clock.monotonic_s())
         return new
 
@@ -134,14 +134,14 @@ class Members:
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
         """The node with the least load; None: no node can take a tenant."""
-        excluded = set(not_on)
+        excluded_nodes = set(not_on)
         candidates = [
             member
             for member in self.all()
             if member.is_usable
             and member.is_ready
             and not member.record.is_draining
-            and member.record.node not in excluded
+            and member.record.node not in excluded_nodes
         ]
         return min(candidates, key=lambda candidate: (candidate.weight, candidate.record.node), default=None)
 

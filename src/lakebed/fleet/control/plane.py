@@ -238,9 +238,9 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
                 is_silent=False,
             )
 
-        known = self._members.get(node.node)
+        member = self._members.get(node.node)
         self._members.learn(self._ledger.change_node(node.node, decide))
-        if known is None or known.record.incarnation != node.incarnation:
+        if member is None or member.record.incarnation != node.incarnation:
             self._reconciler.forget(node.node)
 
     def heartbeat(self, heartbeat: ports.Heartbeat) -> ports.HeartbeatReply:
@@ -275,7 +275,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
                 f"Node {report.node!r} is registered by another process: register first.", kind="not_registered"
             )
         resumed = {tenant.tenant: tenant for tenant in report.resumed}
-        wanted = [
+        names = [
             record.tenant
             for record in self._ledger.tenants()
             if records.attachment_of(record, node.node) is not None
@@ -283,8 +283,8 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         ]
         tasks: list[CollectTask] = []
         locations: list[ports.Location] = []
-        for at in range(0, len(wanted), self._options.batch_tenants):
-            part = wanted[at : at + self._options.batch_tenants]
+        for start in range(0, len(names), self._options.batch_tenants):
+            part = names[start : start + self._options.batch_tenants]
             outcomes = self._ledger.change_many(
                 [(tenant, self._restart(node, resumed.get(tenant), tasks)) for tenant in part]
             )
@@ -341,12 +341,12 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             return change
 
         outcomes = self._ledger.change_many(
-            [(request.tenant, change_of(at, request)) for at, request in enumerate(requests)]
+            [(request.tenant, change_of(place, request)) for place, request in enumerate(requests)]
         )
-        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+        for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
             if isinstance(outcome, LakebedError) and not isinstance(outcome, NotFound):
                 raise outcome
-            yield request, no_such if isinstance(outcome, NotFound) else outcome, steps.get(at)
+            yield request, no_such if isinstance(outcome, NotFound) else outcome, steps.get(place)
 
     def _find_finished(self, record: TenantRecord, txn: int) -> Transaction | None:
         """A finished transaction, if it is not in its tenant's record any more."""
@@ -466,10 +466,10 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
         if record.is_deleted:
             raise no_tenant(tenant)
         self._reconciler.tell_if_untold(record)
-        committed = {timeline: progress.lsn for timeline, progress in record.timelines.items()}
+        committed_lsns = {timeline: progress.lsn for timeline, progress in record.timelines.items()}
         attachment = records.attachment_of(record, record.preferred)
         if attachment is None:
-            return ports.Route(tenant, None, None, 0, record.names, record.sealed, committed=committed)
+            return ports.Route(tenant, None, None, 0, record.names, record.sealed, committed=committed_lsns)
         member = self._members.get(attachment.node) or self._learn_member(attachment.node)
         load = None if member is None else member.loads.get(tenant)
         return ports.Route(
@@ -480,7 +480,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             record.names,
             record.sealed,
             lag_rows=load.lag_rows if load is not None and load.generation == attachment.generation else 0,
-            committed=committed,
+            committed=committed_lsns,
         )
 
     def _learn_member(self, node: str) -> Member | None:
@@ -494,9 +494,9 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             raise Unavailable(
                 f"Tenant {tenant!r} is on no node that answers now: try again.", kind="not_attached", tenant=tenant
             )
-        made = self._context.port(member).change(tenant, change)
+        info = self._context.port(member).change(tenant, change)
         self._seals.conclude(tenant, f"The change of timeline {change.name!r} of tenant {tenant!r}")
-        return made
+        return info
 
     def manifest(self, tenant: str) -> Manifest:
         record = self._ledger.tenant(tenant, fresh=True)

@@ -157,8 +157,8 @@ class HttpLog(Log):
 
     def seal(self, timeline: str) -> int:
         """Cost: 1 request."""
-        sealed: SealedBody = read_reply(self._send("POST", f"{_path(timeline)}/seal"), SealedBody)
-        return sealed.last
+        reply: SealedBody = read_reply(self._send("POST", f"{_path(timeline)}/seal"), SealedBody)
+        return reply.last
 
     def drop(self, timeline: str) -> None:
         """Cost: 1 request."""
@@ -295,9 +295,9 @@ class AppendBatches:
                     waiting.changed.wait()
                 if waiting.is_done:
                     break
-                taken = self._take_group()
+                group = self._take_group()
                 self._sending += 1
-            self._lead(taken)
+            self._lead(group)
         if waiting.error is not None:
             raise waiting.error
         assert waiting.lsn is not None
@@ -305,15 +305,15 @@ class AppendBatches:
 
     def _take_group(self) -> list[Waiting]:
         """Take the appends of the next request. Called under the lock."""
-        taken: list[Waiting] = []
+        group: list[Waiting] = []
         size = 0
-        while self._waiting and len(taken) < APPENDS_MAX:
+        while self._waiting and len(group) < APPENDS_MAX:
             size += len(self._waiting[0].item.record)
-            if taken and size > _BYTES_MAX:
+            if group and size > _BYTES_MAX:
                 break
-            taken.append(self._waiting.popleft())
-            taken[-1].is_taken = True
-        return taken
+            group.append(self._waiting.popleft())
+            group[-1].is_taken = True
+        return group
 
     def _lead(self, taken: Sequence[Waiting]) -> None:
         failure: LakebedError = InternalError("Sending appends was interrupted.")

@@ -71,7 +71,7 @@ def open_embedded(
     environment = environment or Environment()
     root = parse_url(url)
     options = replace(LOG_OPTIONS, endpoint=endpoint)
-    with ExitStack() as opened:
+    with ExitStack() as resources:
 
         def open_shard(number: int) -> KeyValue:
             location = DatabaseLocation.at(
@@ -81,7 +81,7 @@ def open_embedded(
                 durable=durable,
             )
             store = _open_database(location, options=options, take_over=take_over)
-            opened.callback(store.close)
+            resources.callback(store.close)
             return store
 
         first = open_shard(0)
@@ -91,7 +91,7 @@ def open_embedded(
             stores.append(open_shard(number))
             _shard_count(stores[-1], number, asked=count, url=str(root))
         log = KeyValueLog(stores, environment=environment)
-        opened.pop_all()
+        resources.pop_all()
         return log
 
 
@@ -101,10 +101,10 @@ def _open_database(location: DatabaseLocation, *, options: DatabaseOptions, take
     except Conflict as error:
         if error.kind != "owned":
             raise
-        at = f" at {error.facts['endpoint']}" if error.facts.get("endpoint") else ""
+        where = f" at {error.facts['endpoint']}" if error.facts.get("endpoint") else ""
         raise Conflict(
-            f"The log at {location.url} is owned by process {error.facts['pid']} on {error.facts['host']}{at}: use it "
-            "through `lakebed fleet log` by its http:// URL, or stop that process.",
+            f"The log at {location.url} is owned by process {error.facts['pid']} on {error.facts['host']}{where}: use "
+            "it through `lakebed fleet log` by its http:// URL, or stop that process.",
             kind="owned",
             **error.facts,
         ) from error

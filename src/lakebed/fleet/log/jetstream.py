@@ -304,12 +304,12 @@ class JetStream:
                 another message of the subject.
             OutcomeUnknown: there was no clear answer.
         """
-        sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
+        all_headers = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
         if id is not None:
-            sent["Nats-Msg-Id"] = id
+            all_headers["Nats-Msg-Id"] = id
         self.check_open()
         try:
-            reply = self._publisher.publish(Sending(subject, body, sent), timeout_s=timeout_s)
+            reply = self._publisher.publish(Sending(subject, body, all_headers), timeout_s=timeout_s)
             ack = None if reply.status else decode_json(reply.body, _Ack)
         except NotSent as error:
             raise Unavailable(f"There is no connection to {self.shown} now.", kind="not_published") from error

@@ -134,12 +134,12 @@ class Appending:
         message_id = f"{timeline}/{self._write_id}"
         headers = headers_of(tail.begun_after, mark.lsn)
         timeout_s = _AGAIN_S if self.unclear else REQUEST_S
-        stored = self._jetstream.publish(
+        position = self._jetstream.publish(
             subject, body, expected=expected, id=message_id, headers=headers, timeout_s=timeout_s
         )
-        if stored.is_duplicate:
-            return self._lsn_at(number, stored.sequence)
-        self._subjects.note_append(timeline, Tail(stored.sequence, mark, tail.begun_after))
+        if position.is_duplicate:
+            return self._lsn_at(number, position.sequence)
+        self._subjects.note_append(timeline, Tail(position.sequence, mark, tail.begun_after))
         return mark.lsn
 
     def _lsn_at(self, number: int, sequence: int) -> int:

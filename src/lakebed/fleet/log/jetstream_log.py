@@ -192,8 +192,8 @@ class JetStreamLog(Log):
 
         def purge() -> None:
             tail = self._subjects.tail_at(timeline, through)
-            kept = tail.sequence if through >= tail.mark.lsn else self._subjects.find(timeline, through, tail)
-            self.jetstream.purge(number, subject, below=kept)
+            first_kept = tail.sequence if through >= tail.mark.lsn else self._subjects.find(timeline, through, tail)
+            self.jetstream.purge(number, subject, below=first_kept)
 
         self._ask(purge)
 
@@ -234,10 +234,10 @@ class JetStreamLog(Log):
         if end is End.DROPPED:
             headers[DROPPED_HEADER] = "1"
         try:
-            stored = self.jetstream.publish(subject, body, expected=tail.sequence, id=None, headers=headers)
+            position = self.jetstream.publish(subject, body, expected=tail.sequence, id=None, headers=headers)
         except WrongSequence as error:
             raise Unavailable(f"Others append to {timeline} at this moment.", kind="log_contended") from error
-        return tail._replace(sequence=stored.sequence, end=end)
+        return tail._replace(sequence=position.sequence, end=end)
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: 2 requests."""
@@ -309,19 +309,19 @@ class JetStreamLog(Log):
                 return
         self.jetstream.on_tail = self._on_tail
         self.jetstream.on_reconnect = self._on_reconnect
-        seen = {number: self.jetstream.last_sequence(number) for number in range(self._subjects.count)}
+        last_sequences = {number: self.jetstream.last_sequence(number) for number in range(self._subjects.count)}
         self.jetstream.follow_tails()
         with self._lock:
-            self._seen = {**seen, **self._seen}
+            self._seen = {**last_sequences, **self._seen}
             self._follows = True
 
     def _on_tail(self, subject: str, sequence: int, headers: dict[str, str]) -> None:
         number, timeline = int(subject.split(".")[2]), self._subjects.timeline_of(subject)
         with self._lock:
-            seen = self._seen.get(number, 0)
-            if sequence > seen:
+            last_seen = self._seen.get(number, 0)
+            if sequence > last_seen:
                 self._seen[number] = sequence
-                if sequence > seen + 1 or len(self._last) >= _LAST_COUNT_MAX:
+                if sequence > last_seen + 1 or len(self._last) >= _LAST_COUNT_MAX:
                     self._forget(number)  # a notice in between was lost
                 if DROPPED_HEADER in headers:
                     self._last.pop(timeline, None)
@@ -344,12 +344,12 @@ class JetStreamLog(Log):
     def _look(self, after: Mapping[str, int]) -> dict[str, int]:
         with self._lock:
             self._check_open()
-            unknown = [timeline for timeline in after if timeline not in self._last]
+            unknown_timelines = [timeline for timeline in after if timeline not in self._last]
             forgotten_count = self._forgotten_count
         lasts: dict[str, int] = {}
-        if unknown:
-            messages = self.jetstream.last_of_many(map(self._subjects.place, unknown))
-            for timeline, message in zip(unknown, messages, strict=True):
+        if unknown_timelines:
+            messages = self.jetstream.last_of_many(map(self._subjects.place, unknown_timelines))
+            for timeline, message in zip(unknown_timelines, messages, strict=True):
                 if isinstance(message, LakebedError):
                     raise message
                 tail = None if message is None else tail_of(message, timeline)
@@ -369,10 +369,10 @@ class JetStreamLog(Log):
         """Forget the timelines of streams whose newest notices were lost."""
         for number in {self._subjects.place(timeline)[0] for timeline in after}:
             with self._lock:
-                seen = self._seen.get(number, 0)
+                last_seen = self._seen.get(number, 0)
             newest = self.jetstream.last_sequence(number)
             with self._lock:
-                if newest > seen and self._seen.get(number, 0) == seen:
+                if newest > last_seen and self._seen.get(number, 0) == last_seen:
                     self._seen[number] = newest
                     self._forget(number)
 
@@ -393,10 +393,10 @@ class JetStreamLog(Log):
 
     def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
         """Return the error of a call that was retried until its deadline."""
-        what = "and what was asked may have happened: ask again with the same arguments" if unclear else "try again"
+        advice = "and what was asked may have happened: ask again with the same arguments" if unclear else "try again"
         return (OutcomeUnknown if unclear else Unavailable)(
             f"JetStream at {self.jetstream.shown} did not answer within {self._retry_s:g} s: check its servers, "
-            f"{what}. The last answer: {error.message}",
+            f"{advice}. The last answer: {error.message}",
             kind=error.kind if error.kind == "too_few_replicas" else "log_unavailable",
         )
 

@@ -69,8 +69,8 @@ class Publisher:
 
     def lose(self) -> None:
         """End all messages in flight, because the connection is lost. Called in the loop."""
-        lost, self._unanswered = self._unanswered, {}
-        for message in lost.values():
+        lost_messages, self._unanswered = self._unanswered, {}
+        for message in lost_messages.values():
             message.fail(ConnectionLost("the connection was lost"))
 
     def close(self) -> None:

@@ -250,8 +250,8 @@ def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int,
 def _within(records: list[tuple[int, LogRecord]], bytes_max: int) -> list[tuple[int, LogRecord]]:
     """Return the first record, and as many more as a limit allows."""
     size = 0
-    for at, (_, record) in enumerate(records):
+    for place, (_, record) in enumerate(records):
         size += record.size_bytes
-        if at and size > bytes_max:
-            return records[:at]
+        if place and size > bytes_max:
+            return records[:place]
     return records

@@ -160,9 +160,9 @@ class KeyValueLog(Log):
         bytes_max = min(bytes_max, READ_BYTES_MAX)
         with self._lock:
             self._check_open()
-            known = self._timeline_in_memory(timeline)
-            if known is not None and known.recent_after <= after <= known.mark.lsn:
-                return known.recent_behind(after, bytes_max=bytes_max)
+            state = self._timeline_in_memory(timeline)
+            if state is not None and state.recent_after <= after <= state.mark.lsn:
+                return state.recent_behind(after, bytes_max=bytes_max)
         keys = Keys.of(timeline, prefix=self._prefix)
         with self._snapshot(self._store(timeline)) as now:
             bounds = self._bounds_in(now, keys, timeline)
@@ -285,17 +285,17 @@ class KeyValueLog(Log):
             if change.is_done or queue.is_led or not queue.waiting:
                 return
             queue.is_led = True
-            taken = _take_group(queue.waiting)
+            group = _take_group(queue.waiting)
         try:
-            self._write(queue, taken)
+            self._write(queue, group)
         except LakebedError as error:
-            self._fail(taken, error)
+            self._fail(group, error)
         except BaseException as error:
-            self._fail(taken, InternalError(f"Writing to the log failed: {type(error).__name__}: {error}"))
+            self._fail(group, InternalError(f"Writing to the log failed: {type(error).__name__}: {error}"))
             raise
         finally:
             with self._lock:
-                for waiter in reversed(taken):
+                for waiter in reversed(group):
                     if not waiter.is_done and not self._is_closed:
                         queue.waiting.appendleft(waiter)
                     else:
@@ -375,20 +375,20 @@ class KeyValueLog(Log):
         group = Group()
         reading = _Reading(queue.store, self.write_id_limits, self._environment.clock.monotonic_s())
         before: dict[str, Timeline | None] = {}
-        planned: dict[str, Timeline | None] = {}
+        states: dict[str, Timeline | None] = {}
         for change in changes:
             name = change.timeline
             if name not in before:
-                before[name] = planned[name] = self._find_timeline(name, reading)
+                before[name] = states[name] = self._find_timeline(name, reading)
             try:
-                planned[name] = change.plan(group, planned[name], Keys.of(name, prefix=self._prefix), reading)
+                states[name] = change.plan(group, states[name], Keys.of(name, prefix=self._prefix), reading)
             except (Unavailable, OutcomeUnknown):
                 raise
             except LakebedError as error:
                 group.after.append(partial(change.finish, error))
-                known = planned[name]
-                if known is not None:  # in memory it may be an older one: the error counts if it is not
-                    group.expect_tail(known)
+                state = states[name]
+                if state is not None:  # in memory it may be an older one: the error counts if it is not
+                    group.expect_tail(state)
         if group.puts or group.deletes or group.expected:
             queue.store.write(group.puts, group.deletes, expected=group.expected)
             _GROUPS.add(1)
@@ -396,38 +396,38 @@ class KeyValueLog(Log):
         with self._lock:
             for step in group.after:
                 step()
-            self._remember(planned, group, queue)
+            self._remember(states, group, queue)
 
     def _find_timeline(self, timeline: str, reading: _Reading) -> Timeline | None:
         """Return a timeline from memory, or else from the store. Cost: nothing, or a snapshot."""
         with self._lock:
-            known = self._timelines.get(timeline)
-        if known is not None and not known.is_stale:
-            return known
+            state = self._timelines.get(timeline)
+        if state is not None and not state.is_stale:
+            return state
         with reading.snapshot() as now:
             keys = Keys.of(timeline, prefix=self._prefix)
             return load_timeline(
-                now, keys, timeline, known=known, now_s=self._environment.clock.monotonic_s(), limits=reading.limits
+                now, keys, timeline, known=state, now_s=self._environment.clock.monotonic_s(), limits=reading.limits
             )
 
     def _forget(self, timelines: Iterable[str]) -> None:
         """Forget timelines, so that they are read again before their next use: another writer may have changed them."""
         with self._lock:
             for timeline in timelines:
-                known = self._timelines.get(timeline)
-                if known is not None:
-                    known.is_stale = True
+                state = self._timelines.get(timeline)
+                if state is not None:
+                    state.is_stale = True
 
     def _remember(self, planned: Mapping[str, Timeline | None], group: Group, queue: _Queue) -> None:
         """Keep what is known after a write, and wake what waits for it. Under the lock."""
         now_s = self._environment.clock.monotonic_s()  # not before the write: it may have taken long
-        for timeline, known in planned.items():
-            if known is None:
+        for timeline, state in planned.items():
+            if state is None:
                 self._timelines.pop(timeline, None)
             else:
-                self._timelines[timeline] = known
+                self._timelines[timeline] = state
                 self._timelines.move_to_end(timeline)
-                known.write_ids.settle(now_s, self.write_id_limits)
+                state.write_ids.settle(now_s, self.write_id_limits)
         if now_s >= self._sweep_s:
             is_done = self._forget_write_ids(now_s, own_queue=queue)
             self._sweep_s = now_s + (_SWEEP_S if is_done else _NEXT_SWEEP_S)
@@ -436,9 +436,9 @@ class KeyValueLog(Log):
             self._timelines.popitem(last=False)
         if self.is_shared:
             for timeline in group.tails:
-                known = self._timelines.get(timeline)
-                if known is not None:
-                    known.forget_recent(known.mark.lsn)
+                state = self._timelines.get(timeline)
+                if state is not None:
+                    state.forget_recent(state.mark.lsn)
             return
         for timeline, lsn, size in group.sizes:
             self._recent.append((timeline, lsn, size))
@@ -446,9 +446,9 @@ class KeyValueLog(Log):
         while self._recent_bytes > self._recent_bytes_max:
             timeline, lsn, size = self._recent.popleft()
             self._recent_bytes -= size
-            known = self._timelines.get(timeline)
-            if known is not None:
-                known.forget_recent(lsn)
+            state = self._timelines.get(timeline)
+            if state is not None:
+                state.forget_recent(lsn)
 
     def _forget_write_ids(self, now_s: float, *, own_queue: _Queue) -> bool:
         """Forget old write ids of timelines to which no other thread appends. Return whether all old ones are gone.
@@ -456,10 +456,10 @@ class KeyValueLog(Log):
         Under the lock.
         """
         is_done = True
-        for timeline, known in self._timelines.items():
+        for timeline, state in self._timelines.items():
             queue = self._queues.get(timeline if self.is_shared else self._shard(timeline))
             if queue is None or queue is own_queue or not queue.is_led:
-                is_done &= not known.write_ids.trim(now_s, self.write_id_limits)
+                is_done &= not state.write_ids.trim(now_s, self.write_id_limits)
         return is_done
 
     def _fail(self, changes: Sequence[Change], error: LakebedError) -> None:
@@ -476,8 +476,8 @@ class KeyValueLog(Log):
             return self._differing_in_stores(after)
         with self._lock:
             self._check_open()
-            unknown = [timeline for timeline in after if self._timeline_in_memory(timeline) is None]
-        for timeline in unknown:
+            unknown_timelines = [timeline for timeline in after if self._timeline_in_memory(timeline) is None]
+        for timeline in unknown_timelines:
             self._perform(Load, timeline)
         with self._lock:
             lasts = self._differing(after)
@@ -485,14 +485,14 @@ class KeyValueLog(Log):
 
     def _timeline_in_memory(self, timeline: str) -> Timeline | None:
         """A timeline of an owned store that is in memory, as it is. Under the lock."""
-        known = None if self.is_shared else self._timelines.get(timeline)
-        return None if known is None or known.is_stale or known.end is End.DROPPED else known
+        state = None if self.is_shared else self._timelines.get(timeline)
+        return None if state is None or state.is_stale or state.end is End.DROPPED else state
 
     def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
         """Under the lock."""
-        known = ((timeline, self._timeline_in_memory(timeline), lsn) for timeline, lsn in after.items())
+        states = ((timeline, self._timeline_in_memory(timeline), lsn) for timeline, lsn in after.items())
         return {
-            timeline: state.mark.lsn for timeline, state, lsn in known if state is not None and state.mark.lsn != lsn
+            timeline: state.mark.lsn for timeline, state, lsn in states if state is not None and state.mark.lsn != lsn
         }
 
     def _sure(self, lasts: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -542,20 +542,20 @@ class KeyValueLog(Log):
 
 def _take_group(waiting: deque[Change]) -> list[Change]:
     """The next group: changes from the front that can be one write."""
-    taken: list[Change] = []
+    group: list[Change] = []
     kinds: dict[str, str] = {}
     size = 0
-    while waiting and len(taken) < GROUP_CHANGE_COUNT_MAX:
+    while waiting and len(group) < GROUP_CHANGE_COUNT_MAX:
         change = waiting[0]
         kind = kinds.get(change.timeline)
         if kind is not None and not kind == change.kind == Append.kind:
             break
-        if taken and size + change.size_bytes > GROUP_BYTES_MAX:
+        if group and size + change.size_bytes > GROUP_BYTES_MAX:
             break
         kinds[change.timeline] = change.kind
         size += change.size_bytes
-        taken.append(waiting.popleft())
-    return taken
+        group.append(waiting.popleft())
+    return group
 
 
 class _Reading:

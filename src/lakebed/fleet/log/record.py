@@ -80,8 +80,8 @@ class LogRecord:
         """Keys and values as lists; None is a delete. Cost: 0.1 us a row."""
         keys, values = self.rows.column(0).to_pylist(), self.rows.column(3).to_pylist()
         kinds = np.frombuffer(self.rows.column(2).buffers()[1], np.uint8, len(keys), self.rows.column(2).offset)
-        for at in np.flatnonzero(kinds == Kind.DELETE).tolist():
-            values[at] = None
+        for place in np.flatnonzero(kinds == Kind.DELETE).tolist():
+            values[place] = None
         return keys, values
 
 

@@ -107,19 +107,19 @@ class WriteIds:
 
     def settle(self, now_s: float, limits: WriteIdLimits) -> None:
         """Record that all added ids are durable now, and forget what may be forgotten, as `trim` does."""
-        added = self._added
-        if added:
+        added_ids = self._added
+        if added_ids:
             until_s = math.ceil(now_s + limits.window_s)
-            count = appended_count = added
+            count = appended_count = added_ids
             if self._lots and self._lots[-1].until_s == until_s:
                 last = self._lots.pop()
                 count, appended_count = count + last.id_count, appended_count + last.appended_count
             self._lots.append(_Lot(until_s, count, appended_count))
-            self._young += added
-            self._appended += added
+            self._young += added_ids
+            self._appended += added_ids
             self._added = 0
         # Twice as many as were added, so that ids that may be forgotten do not accumulate, whatever the rate.
-        self._forget_old(now_s, limits, count_max=max(_FORGOTTEN_AT_ONCE, 2 * added))
+        self._forget_old(now_s, limits, count_max=max(_FORGOTTEN_AT_ONCE, 2 * added_ids))
 
     def trim(self, now_s: float, limits: WriteIdLimits) -> bool:
         """Forget some thousands of the ids that may be forgotten, oldest first. Return whether others are left."""

@@ -172,16 +172,16 @@ class AttachedTenant:
 
     def holding(self) -> Held:
         """The tenant as the control plane compares it with its ledger."""
-        shown, transaction = self._settled or self._wanted, self.transaction
+        location, transaction = self._settled or self._wanted, self.transaction
         return Held(
             tenant=self.tenant,
-            generation=shown.generation,
-            mode=shown.mode or AttachmentMode.STALE,
-            base=shown.base if self._base is None else self._base.txn,
-            txn=shown.txn if self._base is None else (None if transaction is None else transaction.txn),
+            generation=location.generation,
+            mode=location.mode or AttachmentMode.STALE,
+            base=location.base if self._base is None else self._base.txn,
+            txn=location.txn if self._base is None else (None if transaction is None else transaction.txn),
             is_broken=self.state is TenantState.BROKEN,
             # Read in this order: what began before the settled location is in `retirement` until it is acknowledged.
-            is_retired=shown is self._settled and self.retirement.is_empty,
+            is_retired=location is self._settled and self.retirement.is_empty,
             policy=self._wanted.policy,
         )
 
@@ -195,25 +195,35 @@ class AttachedTenant:
         with self._telling:
             if self.is_gone:
                 return False
-            wanted = self._wanted
-            if location.generation < wanted.generation or (
-                location.generation == wanted.generation and wanted.mode is None and location.mode is not None
+            wanted_location = self._wanted
+            if location.generation < wanted_location.generation or (
+                location.generation == wanted_location.generation
+                and wanted_location.mode is None
+                and location.mode is not None
             ):
-                raise stale_generation(self.tenant, location.generation, wanted.generation)
-            if location.generation == wanted.generation and location.mode is not None and self._is_late(location):
+                raise stale_generation(self.tenant, location.generation, wanted_location.generation)
+            if (
+                location.generation == wanted_location.generation
+                and location.mode is not None
+                and self._is_late(location)
+            ):
                 return True
-            if wanted is not self._settled and wanted.txn is not None and wanted.txn != location.txn:
+            if (
+                wanted_location is not self._settled
+                and wanted_location.txn is not None
+                and wanted_location.txn != location.txn
+            ):
                 # This node never began that transaction: nothing was written in it.
-                self.retirement.never_begun(wanted.txn, wanted.generation)
+                self.retirement.never_begun(wanted_location.txn, wanted_location.generation)
             self._wanted = location
             return True
 
     def _is_late(self, location: Location) -> bool:
         """Whether a location of our generation was read from the ledger before the state that is known here."""
-        wanted, transaction = self._wanted, self.transaction
-        txn = max(wanted.txn or 0, 0 if transaction is None else transaction.txn)
-        is_back = wanted.mode is AttachmentMode.STALE and location.mode is not AttachmentMode.STALE
-        return is_back or location.base < wanted.base or (location.txn is not None and location.txn < txn)
+        wanted_location, transaction = self._wanted, self.transaction
+        txn = max(wanted_location.txn or 0, 0 if transaction is None else transaction.txn)
+        is_back = wanted_location.mode is AttachmentMode.STALE and location.mode is not AttachmentMode.STALE
+        return is_back or location.base < wanted_location.base or (location.txn is not None and location.txn < txn)
 
     def settle(self) -> None:
         """Carry out the newest location. The caller does not hold the turn.
@@ -362,13 +372,13 @@ class AttachedTenant:
             self._break(transaction, reply.reason)
         if reply.txn is None:
             raise InternalError(f"the commit of {self.tenant} was granted without the next transaction")
-        following = transaction.successor(txn=reply.txn, generation=reply.generation or request.generation)
-        self._apply_grant(following)
+        successor = transaction.successor(txn=reply.txn, generation=reply.generation or request.generation)
+        self._apply_grant(successor)
         if is_new:
             for timeline, error in refusals:
                 timeline.stop_behind(error)
         try:
-            following.store()
+            successor.store()
         except Unavailable as error:  # then a restart asks with the old request again
             self.problem = error
         return True
@@ -394,9 +404,9 @@ class AttachedTenant:
 
     def _expire_pins(self, transaction: OpenTransaction) -> None:
         now = transaction.timelines
-        kept = without_expired(now, now_ms=self._context.agreed_ms())
-        if kept is not now:
-            transaction.replace_timelines(kept)
+        without_old = without_expired(now, now_ms=self._context.agreed_ms())
+        if without_old is not now:
+            transaction.replace_timelines(without_old)
 
     # ---- layers
 
@@ -544,8 +554,8 @@ class AttachedTenant:
         check_change(change)
         with self._turn:
             self._settle()
-            committed = {index.id: index for index in self.base.timelines}
-            if is_done(committed, change):
+            committed_indices = {index.id: index for index in self.base.timelines}
+            if is_done(committed_indices, change):
                 return True
             check_not_gone(self.base.gone, change)
             transaction = self.transaction
@@ -560,7 +570,7 @@ class AttachedTenant:
             context, lifetime_ms = self._context, change.lifetime_ms
             timelines = change_timelines(
                 transaction.timelines,
-                committed,
+                committed_indices,
                 change,
                 now_ms=context.now_ms(),
                 expires_ms=None if lifetime_ms is None else context.end_ms(lifetime_ms),

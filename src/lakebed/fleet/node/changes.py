@@ -114,9 +114,9 @@ def change_timelines(
             new = _branch(committed, change, now_ms=now_ms)
             return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
         case "delete":
-            gone = find_target(timelines, change)
-            records.check_drop(gone.name)
-            return {id: index for id, index in timelines.items() if id != gone.id}
+            target = find_target(timelines, change)
+            records.check_drop(target.name)
+            return {id: index for id, index in timelines.items() if id != target.id}
         case _:
             index = find_target(timelines, change)
             return {**timelines, index.id: replace(index, parent=None, branch_lsn=0)}
@@ -142,8 +142,8 @@ def find_target(timelines: Timelines, change: TimelineChange) -> TimelineIndex:
 
 def without_expired(timelines: Timelines, *, now_ms: int) -> Timelines:
     """Return the timelines without expired pins; the same object if there are none."""
-    gone = {id for id, index in timelines.items() if index.expires_ms is not None and index.expires_ms <= now_ms}
-    return {id: index for id, index in timelines.items() if id not in gone} if gone else timelines
+    expired_ids = {id for id, index in timelines.items() if index.expires_ms is not None and index.expires_ms <= now_ms}
+    return {id: index for id, index in timelines.items() if id not in expired_ids} if expired_ids else timelines
 
 
 def check_free(timelines: Timelines, name: str) -> None:

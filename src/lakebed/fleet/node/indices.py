@@ -51,9 +51,13 @@ def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: Lo
 def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -> TimelineIndex:
     """The timeline after a compaction. Files that it did not name before were written in `txn`."""
     ids = {file.id for file in files.files()}
-    origins = {origin: kept for origin, had in index.origins.items() if (kept := tuple(id for id in had if id in ids))}
-    known = {id for kept in origins.values() for id in kept}
-    new = tuple(file.id for file in files.files() if file.id not in known)
+    origins = {
+        origin: kept_ids
+        for origin, old_ids in index.origins.items()
+        if (kept_ids := tuple(id for id in old_ids if id in ids))
+    }
+    foreign_ids = {id for kept_ids in origins.values() for id in kept_ids}
+    new = tuple(file.id for file in files.files() if file.id not in foreign_ids)
     if new:
         origin = origin_of(txn, index.id)
         origins[origin] = (*origins.get(origin, ()), *new)
@@ -66,7 +70,11 @@ def branch_index(
     """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""
     files = parent.files.through(lsn)
     ids = {file.id for file in files.files()}
-    origins = {origin: kept for origin, had in parent.origins.items() if (kept := tuple(id for id in had if id in ids))}
+    origins = {
+        origin: kept_ids
+        for origin, old_ids in parent.origins.items()
+        if (kept_ids := tuple(id for id in old_ids if id in ids))
+    }
     return TimelineIndex(
         id=id,
         name=name,

@@ -178,15 +178,15 @@ class LocalState:
             )
         self._is_held = True
         try:
-            raw, known = self._files.read(_ID), self._files.read(_FLEET)
-            if known not in (None, fleet.encode()):
+            raw, fleet_id = self._files.read(_ID), self._files.read(_FLEET)
+            if fleet_id not in (None, fleet.encode()):
                 raw = None
                 for name in list(self._files.names()):
                     self._files.remove(name)
             if not raw:
                 raw = new_uuid(environment.rng).encode()
                 self._files.write(_ID, raw)
-            if known != fleet.encode():
+            if fleet_id != fleet.encode():
                 self._files.write(_FLEET, fleet.encode())
         except BaseException:
             self.release()

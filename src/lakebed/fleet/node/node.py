@@ -362,17 +362,17 @@ class Node(ports.NodePort):
 
         Cost: 1 request for all tenants.
         """
-        watched: dict[str, tuple[AttachedTenant, Timeline]] = {}
+        watched_timelines: dict[str, tuple[AttachedTenant, Timeline]] = {}
         for attached in list(self._tenants.values()):
             for timeline in list(attached.timelines.values()):
                 if not timeline.is_read_only and timeline.problem is None and not timeline.lag_rows:
-                    watched[timeline.log_key] = attached, timeline
-        if not watched:
+                    watched_timelines[timeline.log_key] = attached, timeline
+        if not watched_timelines:
             return False
-        positions = {key: timeline.log_last for key, (_, timeline) in watched.items()}
+        positions = {key: timeline.log_last for key, (_, timeline) in watched_timelines.items()}
         news = self._context.log.wait_many(positions, timeout_s=timeout_s)
         for key, last in news.items():
-            attached, timeline = watched[key]
+            attached, timeline = watched_timelines[key]
             schedule = self._schedules.get(attached.tenant)
             if schedule is None or schedule.attached is not attached:
                 continue  # it was detached meanwhile
@@ -477,8 +477,8 @@ class Node(ports.NodePort):
             for timeline in list(attached.timelines.values()):
                 if timeline.last_lsn < targets.get(timeline.id, 0):  # it was attached anew meanwhile
                     attached.ingest_timeline(timeline)
-            committed = {index.id: index.lsn for index in attached.base.timelines}
-            return attached.base.txn >= txn and all(committed.get(id, lsn) >= lsn for id, lsn in targets.items())
+            committed_lsns = {index.id: index.lsn for index in attached.base.timelines}
+            return attached.base.txn >= txn and all(committed_lsns.get(id, lsn) >= lsn for id, lsn in targets.items())
 
         self._until_committed(attached, is_done, flush=True)
         return attached.base.txn
@@ -547,7 +547,9 @@ class Node(ports.NodePort):
         }
         return Utilization(
             tenant_count=len(tenants),
-            loaded_count=sum(1 for tenant in tenants if any(each.is_loaded for each in tenant.timelines.values())),
+            loaded_count=sum(
+                1 for tenant in tenants if any(timeline.is_loaded for timeline in tenant.timelines.values())
+            ),
             unflushed_bytes=context.budget.size_bytes,
             memtable_bytes_max=context.options.memtable_bytes_max,
             cached_bytes=context.cache.size_bytes,
@@ -575,13 +577,13 @@ class Node(ports.NodePort):
 
 def _info(attached: AttachedTenant, index: TimelineIndex) -> ports.TimelineInfo:
     """A timeline of the working set, with its committed and ingested LSNs."""
-    committed = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
+    committed_lsn = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
     timeline = attached.timelines.get(index.id)
     return ports.TimelineInfo(
         id=index.id,
         name=index.name,
         lsn=index.lsn if timeline is None else timeline.last_lsn,
-        committed_lsn=committed,
+        committed_lsn=committed_lsn,
         cutoff=index.cutoff if timeline is None else timeline.cutoff,
         parent=index.parent,
         branch_lsn=index.branch_lsn,

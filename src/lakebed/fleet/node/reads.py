@@ -118,10 +118,10 @@ class Reads:
         """Return the timeline once it has ingested the requested LSN. Raises `Unavailable` (``lsn_not_reached``)."""
         if (lsn is not None and lsn < 0) or at_least < 0:
             raise InvalidRequest("The LSN is negative: an LSN is a whole number from 0.", kind="invalid_lsn")
-        needed = max(at_least, lsn or 0)
+        needed_lsn = max(at_least, lsn or 0)
         timeline = attached.find(name)
-        if timeline.last_lsn < needed:
-            self._wait_for(attached, name, needed)
+        if timeline.last_lsn < needed_lsn:
+            self._wait_for(attached, name, needed_lsn)
             timeline = attached.find(name)
         return timeline
 

@@ -76,8 +76,8 @@ class Retirement:
 
     def remember(self, generation: int, *, is_acknowledged: bool) -> None:
         """Store that nothing is written for a generation any more, not even after a restart."""
-        known = self._context.local.tenant(self._tenant)
-        if known is not None and known.generation > generation:
+        saved = self._context.local.tenant(self._tenant)
+        if saved is not None and saved.generation > generation:
             return
         record = LocalTenant(
             tenant=self._tenant,

@@ -152,10 +152,10 @@ class NodeThreads:
             self._try("no heartbeat", self._node.heartbeat_once)
 
     def _watch(self) -> None:
-        what = "the log is not watched"
+        subject = "the log is not watched"
         while self._pause(self._options.poll_ms / 1000):
-            self._try(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
-            if what in self._told:
+            self._try(subject, lambda: self._node.watch_once(timeout_s=_WATCH_S))
+            if subject in self._told:
                 self._pause(1.0)
 
     def _work(self) -> None:
@@ -260,13 +260,13 @@ class ControlOfStorage(HttpControl):
 
     def register(self, node: NodeRecord) -> None:
         """As `HttpControl`. Raises `Conflict` (``another_fleet``). Cost: 1 more request."""
-        served = self.address()
-        if not is_served(self._storage, url=served.storage, folder=served.folder):
+        address = self.address()
+        if not is_served(self._storage, url=address.storage, folder=address.folder):
             raise Conflict(
-                f"This node writes to {self._storage.root_url}, and the control plane serves {served.storage} now: "
+                f"This node writes to {self._storage.root_url}, and the control plane serves {address.storage} now: "
                 "start the node again to join that fleet.",
                 kind="another_fleet",
-                url=served.storage,
+                url=address.storage,
             )
         super().register(node)
 
@@ -276,17 +276,17 @@ def _address(settings: NodeSettings, local: LocalState, environment: Environment
 
     A node that has never started retries for longer, because the control plane may be starting at the same time.
     """
-    known = local.address()
-    retry_s = RETRY_S if known is None else _CONTROL_RETRY_S
-    asked = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=retry_s)
+    saved = local.address()
+    retry_s = RETRY_S if saved is None else _CONTROL_RETRY_S
+    control = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=retry_s)
     try:
-        return asked.address()
+        return control.address()
     except (Unavailable, OutcomeUnknown):
-        if known is None:
+        if saved is None:
             raise
-        return known
+        return saved
     finally:
-        asked.close()
+        control.close()
 
 
 def _print_defect(error: Exception) -> None:

@@ -148,9 +148,9 @@ async def get(call: NodeCall) -> Response:
 @NODE.add("POST", _TIMELINE + "/values", "getMany", needs="read", takes=bytes, gives={200: bytes})
 async def get_many(call: NodeCall) -> Response:
     """Read the values of many keys, as MessagePack, in the order asked; a header has the LSN of their state."""
-    asked = await _read_body(call, KeysBody)
+    body = await _read_body(call, KeysBody)
     node, tenant, timeline = call.node, call.tenant, call.timeline
-    keys, lsn, at_least = asked.keys, asked.lsn, asked.at_least
+    keys, lsn, at_least = body.keys, body.lsn, body.at_least
     if len(keys) <= _INLINE_KEYS_MAX and call.is_quick_read(max(lsn or 0, at_least)):
         reply = node.get_many(tenant, timeline, keys, lsn=lsn, at_least=at_least)
     else:
@@ -162,12 +162,12 @@ async def get_many(call: NodeCall) -> Response:
 async def _read_body(call: NodeCall, kind: type[A]) -> A:
     """Return the MessagePack body of a read, checked. Raises `InvalidRequest`."""
     try:
-        asked = decode_msgpack(await call.body(bytes_max=BODY_BYTES_MAX), kind)
+        body = decode_msgpack(await call.body(bytes_max=BODY_BYTES_MAX), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not what this read takes: {error}.", kind="invalid_body") from error
-    _check_lsn(asked.lsn or 0)
-    _check_lsn(asked.at_least)
-    return asked
+    _check_lsn(body.lsn or 0)
+    _check_lsn(body.at_least)
+    return body
 
 
 def _check_lsn(lsn: int) -> None:

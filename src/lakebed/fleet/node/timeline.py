@@ -150,9 +150,9 @@ class Timeline:
             operator=None,
             retain_since_sequence=self._cutoff,
         )
-        skipped = self._index.lsn
+        first_lsn = self._index.lsn
         for memtable in rows:
-            start = max(0, skipped + 1 - memtable.first_sequence)
+            start = max(0, first_lsn + 1 - memtable.first_sequence)
             tree.active.extend(memtable.keys[start:], memtable.values[start:])
         return tree
 

@@ -63,14 +63,14 @@ class TimelineSet:
         named_count = sum(len(ids) for timeline_index in indices.values() for ids in timeline_index.origins.values())
         if len(self._paths) > _PATHS_KEPT + 2 * named_count:
             self._paths = all_paths(self._tenant, indices.values())
-        old = self.timelines
-        new = {} if anew else {id: timeline for id, timeline in old.items() if id in indices}
+        old_timelines = self.timelines
+        new = {} if anew else {id: timeline for id, timeline in old_timelines.items() if id in indices}
         for id, index in indices.items():
             if id not in new:
                 new[id] = self._new(index)
-                if id in old:
-                    new[id].adopt(old[id])
-        for id in old.keys() | new.keys():
+                if id in old_timelines:
+                    new[id].adopt(old_timelines[id])
+        for id in old_timelines.keys() | new.keys():
             self.note_rows(id, new.get(id))
         self.timelines = new
 
@@ -105,10 +105,10 @@ class TimelineSet:
 
     def forget_files(self, before: Manifest, after: Manifest) -> None:
         """Drop handles and cached blocks of files that no timeline names any longer."""
-        gone = _ids(before.timelines) - _ids(after.timelines)
-        if gone:
+        removed_ids = _ids(before.timelines) - _ids(after.timelines)
+        if removed_ids:
             for timeline in self.timelines.values():
-                timeline.forget(gone)
+                timeline.forget(removed_ids)
 
 
 def _ids(indices: Iterable[TimelineIndex]) -> set[str]:

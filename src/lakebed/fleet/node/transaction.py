@@ -132,21 +132,21 @@ class OpenTransaction:
         Those that were minted go on the deadlist too, for their puts may land yet. Raises `Unavailable`.
         Cost: 1 LIST, and a delete when there are some.
         """
-        known = set(all_paths(self.tenant, self._timelines.values()).values())
+        known_paths = set(all_paths(self.tenant, self._timelines.values()).values())
         request = self._record.request
         if request is not None:
-            known |= {request.manifest.path, deadlist_of(request.manifest.path)}
+            known_paths |= {request.manifest.path, deadlist_of(request.manifest.path)}
         metas = self._storage.list(txn_folder(self.tenant, self.txn))
-        unknown = tuple(
+        unknown_paths = tuple(
             Deletable(meta.path, meta.size_bytes, f"not known in the open transaction {self.txn}")
             for meta in metas
-            if meta.path not in known
+            if meta.path not in known_paths
         )
-        if unknown:
-            report = Sweeper(self._storage).sweep(CollectionPlan(store=self.tenant, hide=(), doomed=unknown))
+        if unknown_paths:
+            report = Sweeper(self._storage).sweep(CollectionPlan(store=self.tenant, hide=(), doomed=unknown_paths))
             if report.warnings:
                 raise Unavailable(f"What {self.tenant} left unfinished cannot be deleted: {report.warnings[0]}")
-        return len(unknown)
+        return len(unknown_paths)
 
     # ---- the commit
 
@@ -159,8 +159,8 @@ class OpenTransaction:
             return self._record.request
         manifest = self._manifest(self._timelines)
         body = encode_manifest(manifest)
-        named = set(all_paths(self.tenant, manifest.timelines).values())
-        dead = sorted((self._base_paths | self._minted.keys()) - named)
+        named_paths = set(all_paths(self.tenant, manifest.timelines).values())
+        dead = sorted((self._base_paths | self._minted.keys()) - named_paths)
         request = CommitRequest(
             tenant=self.tenant,
             txn=self.txn,
@@ -246,13 +246,13 @@ class OpenTransaction:
         self._local.store_state(self.tenant, encode_manifest(self._manifest(timelines)))
 
     def _manifest(self, timelines: Mapping[str, TimelineIndex]) -> Manifest:
-        gone = [index.id for index in self.base.timelines if index.id not in timelines]
+        removed_ids = [index.id for index in self.base.timelines if index.id not in timelines]
         return Manifest(
             tenant=self.tenant,
             txn=self.txn,
             base=self._record.base,
             timelines=tuple(timelines.values()),
-            gone=(*self.base.gone, *gone)[-GONE_MAX:],
+            gone=(*self.base.gone, *removed_ids)[-GONE_MAX:],
         )
 
     def _count_layers(self) -> None:
@@ -282,8 +282,10 @@ def lacks_layers(record: LocalTenant, *, storage: ObjectStore, local: LocalState
         return False
     state = decode_manifest(body, path="the local state")
     folder = txn_folder(record.tenant, record.txn)
-    written = {path for path in all_paths(record.tenant, state.timelines).values() if path.startswith(f"{folder}/")}
+    written_paths = {
+        path for path in all_paths(record.tenant, state.timelines).values() if path.startswith(f"{folder}/")
+    }
     try:
-        return bool(written) and not written.issubset(meta.path for meta in storage.list(folder))
+        return bool(written_paths) and not written_paths.issubset(meta.path for meta in storage.list(folder))
     except Unavailable:
         return False
