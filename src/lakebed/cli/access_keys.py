@@ -42,13 +42,13 @@ class CreateKey(RepositoriesCommand, name="create"):
         with self.writing_all(create=not self.repository) as repositories:
             for name in self.repository or ():
                 repositories.repository(name)  # a key for a mistyped name would be useless
-            made = _access_keys(repositories).create(
+            access_key = _access_keys(repositories).create(
                 role=self.role,
                 repositories=tuple(self.repository) if self.repository else None,
                 tables=tables or None,
                 description=self.description,
             )
-        _print_secret(made, json=self.json)
+        _print_secret(access_key, json=self.json)
 
 
 class ListKeys(RepositoriesCommand, name="list"):
@@ -94,8 +94,8 @@ class RotateKey(RepositoriesCommand, name="rotate"):
 
     def run(self) -> None:
         with self.writing_all(create=True) as repositories:
-            made = _access_keys(repositories).rotate(self.key)
-        _print_secret(made, json=self.json)
+            access_key = _access_keys(repositories).rotate(self.key)
+        _print_secret(access_key, json=self.json)
 
 
 class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):

@@ -90,9 +90,9 @@ def check_json(body: bytes, encoding: Encoding) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        shown = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
+        excerpt = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
         raise InvalidRequest(
-            f"JSON was asked for, and '{_escape(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
+            f"JSON was asked for, and '{_escape(excerpt, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
             "--encoding base64.",
             kind="not_utf8",
         ) from error

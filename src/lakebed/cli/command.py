@@ -68,8 +68,8 @@ class Command:
     def __init__(self, values: Mapping[str, Any]) -> None:
         """Take parsed values; a parameter without one keeps its default. Raises `InvalidRequest`."""
         vars(self).update(values)
-        given = pairs(self.storage_option, like="aws_region=eu-central-1")
-        self.storage_options = options_of(os.environ.get(OPTIONS_VARIABLE)) | given or None
+        storage_options = pairs(self.storage_option, like="aws_region=eu-central-1")
+        self.storage_options = options_of(os.environ.get(OPTIONS_VARIABLE)) | storage_options or None
 
     def warnings(self) -> Iterator[str]:
         """Sentences about what was given: a secret on a command line can be read by others."""

@@ -85,11 +85,13 @@ def items(parameter: click.Parameter, context: click.Context, incomplete: str) -
         return parameter.type.shell_complete(context, parameter, incomplete)
     assert isinstance(context.command, CommandSpec)
     is_argument = isinstance(parameter, click.Argument)
-    wanted = parameter.human_readable_name if is_argument else parameter.opts[0]
-    source = (is_argument and _SOURCES.get((context.command.path[0], wanted))) or _SOURCES.get(("", wanted))
-    given = {name: value for name, value in context.params.items() if value is not None}
+    parameter_name = parameter.human_readable_name if is_argument else parameter.opts[0]
+    source = (is_argument and _SOURCES.get((context.command.path[0], parameter_name))) or _SOURCES.get(
+        ("", parameter_name)
+    )
+    present = {name: value for name, value in context.params.items() if value is not None}
     try:
-        names = source(given) if source else []
+        names = source(present) if source else []
     except (LakebedError, OSError, KeyError):  # there is nothing to offer
         names = []
     return items_of(((name, "") for name in names), incomplete) or [CompletionItem(incomplete, type="file")]

@@ -14,9 +14,9 @@ def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code; see `lakebed.cli.main`."""
     try:
         load("lakebed.cli.main").main()
-    except BaseException as ended:
+    except BaseException as error:
         # Python 3.11 wraps an interruption where a class is being made.
-        if not isinstance(ended, KeyboardInterrupt) and not isinstance(ended.__cause__, KeyboardInterrupt):
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         with suppress(OSError):  # standard error is closed
             os.write(2, b"\nlakebed: interrupted.\n")

@@ -169,12 +169,12 @@ class _Watched:
 def _report_progress(
     batches: Iterator[pa.RecordBatch], total: int, progress: Callable[[Loaded], None] | None
 ) -> Iterator[pa.RecordBatch]:
-    done = 0
+    row_count = 0
     for batch in batches:
         yield batch
-        done += batch.num_rows
+        row_count += batch.num_rows
         if progress is not None:
-            progress(Loaded(done, total))
+            progress(Loaded(row_count, total))
 
 
 def schema_of_file(path: str) -> pa.Schema:
@@ -195,9 +195,9 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
     if lines.size() == 0:
         return schema.empty_table()
     # Arrow refuses a null in what is required, also one that a null above it hides. The table says which column lacks.
-    stated = pa.schema([(field.name, _type_in_json(without_required(field.type))) for field in schema])
-    rows = _read_json(lines, stated)
-    if absent := _find_absent(lines, rows, stated):
+    stated_schema = pa.schema([(field.name, _type_in_json(without_required(field.type))) for field in schema])
+    rows = _read_json(lines, stated_schema)
+    if absent := _find_absent(lines, rows, stated_schema):
         rows = rows.drop_columns(sorted(absent))
         schema = pa.schema([field for field in schema if field.name not in absent])
     for field in schema:
@@ -226,8 +226,8 @@ def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated: pa.Schema) -> s
     if not empty:
         return empty
     lines.seek(0)
-    others = pa.schema([field for field in stated if field.name not in empty])
-    return empty - set(_read_json(lines, others).column_names)
+    other_fields = pa.schema([field for field in stated if field.name not in empty])
+    return empty - set(_read_json(lines, other_fields).column_names)
 
 
 def _type_in_json(kind: pa.DataType) -> pa.DataType:
@@ -291,8 +291,8 @@ def write_rows(
     Returns:
         How many rows were written.
     """
-    written = _Counted(_limit_rows(batches, limit))
-    rows: Iterator[pa.RecordBatch] = iter(written)
+    counted_batches = _Counted(_limit_rows(batches, limit))
+    rows: Iterator[pa.RecordBatch] = iter(counted_batches)
     head = next(rows, None)
     if head is not None:
         # The batches' own schema: the one asked may differ from it in nullability, which writers refuse.
@@ -302,7 +302,7 @@ def write_rows(
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
         _write(rows, schema, format, standard.binary_output())
         output.flush()
-        return written.row_count
+        return counted_batches.row_count
     target = Path(local_path(file))
     if target.is_dir():
         raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
@@ -310,7 +310,7 @@ def write_rows(
         raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=file)
     with write_whole(target) as sink:
         _write(rows, schema, format, sink)
-    return written.row_count
+    return counted_batches.row_count
 
 
 def print_rows(rows: pa.Table, *, json: bool) -> None:
@@ -407,16 +407,16 @@ class _Counted:
 
 
 def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    rest = limit
-    if rest == 0:
+    rows_left = limit
+    if rows_left == 0:
         return
     for batch in batches:
-        if rest is None:
+        if rows_left is None:
             yield batch
             continue
-        yield batch.slice(0, rest)
-        rest -= min(rest, batch.num_rows)
-        if rest == 0:  # not one batch more: it may be in another file
+        yield batch.slice(0, rows_left)
+        rows_left -= min(rows_left, batch.num_rows)
+        if rows_left == 0:  # not one batch more: it may be in another file
             return
 
 

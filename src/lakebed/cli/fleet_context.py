@@ -52,9 +52,9 @@ class TenantCommand(FleetCommand):
         if problem.kind != "tenant_not_found":
             return
         with suppress(LakebedError), self.fleet() as fleet:
-            near = nearest_names(self.tenant, [tenant.tenant for tenant in fleet.tenants() if not tenant.is_deleted])
-            if near:
-                yield f"Did you mean {' or '.join(near)}?"
+            similar = nearest_names(self.tenant, [tenant.tenant for tenant in fleet.tenants() if not tenant.is_deleted])
+            if similar:
+                yield f"Did you mean {' or '.join(similar)}?"
 
     @contextmanager
     def open_tenant(self) -> Iterator[Tenant]:

@@ -37,7 +37,7 @@ class Status(FleetCommand, name="status"):
         with self.fleet() as fleet:
             address, nodes, tenants = fleet.operator.address(), fleet.operator.nodes(), fleet.tenants()
             control = fleet.url
-        waiting = sum(record.preferred is None and not record.is_deleted for record in tenants)
+        waiting_count = sum(record.preferred is None and not record.is_deleted for record in tenants)
         moving = sum(record.relocation is not None for record in tenants)
         pending = [(record.tenant, transaction) for record in tenants for transaction in pending_of(record)]
         if self.json:
@@ -48,7 +48,7 @@ class Status(FleetCommand, name="status"):
                     "log": address.log,
                     "ledger": address.ledger,
                     "tenants": len(tenants),
-                    "waiting": waiting,
+                    "waiting": waiting_count,
                     "moving": moving,
                     "nodes": [asdict(node) for node in nodes],
                     "not_acknowledged": [
@@ -64,7 +64,7 @@ class Status(FleetCommand, name="status"):
                 ("storage", address.storage),
                 ("log", address.log),
                 ("ledger", address.ledger),
-                ("tenants", f"{len(tenants):,}, {waiting:,} waiting for a node, {moving:,} moving"),
+                ("tenants", f"{len(tenants):,}, {waiting_count:,} waiting for a node, {moving:,} moving"),
             ]
         )
         output.lines([""])
@@ -107,12 +107,12 @@ class Txns(TenantCommand, name="txns"):
         with self.fleet() as fleet:
             transactions = fleet.operator.transactions(self.tenant)
         unfinished = sorted(transactions.unfinished, key=lambda transaction: transaction.id, reverse=True)
-        due = set(transactions.to_collect)
+        due_ids = set(transactions.to_collect)
         if self.json:
             output.document(
                 {
-                    "unfinished": [_of_transaction(transaction, due) for transaction in unfinished],
-                    "finished": [_of_transaction(transaction, due) for transaction in transactions.finished],
+                    "unfinished": [_of_transaction(transaction, due_ids) for transaction in unfinished],
+                    "finished": [_of_transaction(transaction, due_ids) for transaction in transactions.finished],
                 }
             )
             return
@@ -127,7 +127,7 @@ class Txns(TenantCommand, name="txns"):
                     str(transaction.generation),
                     output.ago(transaction.begun_ms),
                     output.ago(transaction.ended_ms),
-                    "due" if transaction.id in due else "-",
+                    "due" if transaction.id in due_ids else "-",
                 )
                 for transaction in (*unfinished, *transactions.finished)
             ],
@@ -394,6 +394,6 @@ def _every_event(operator: OperatorPort, *, after: str) -> Iterator[tuple[str, E
 
 def _line(event: Event) -> str:
     """An event in a line: time of day, kind, message, how long it took."""
-    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    time = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     took = f" ({event.took_ms:,} ms)" if event.took_ms else ""
-    return output.printable(f"{at}  {event.kind:<19}  {event.message}{took}")
+    return output.printable(f"{time}  {event.kind:<19}  {event.message}{took}")

@@ -131,8 +131,8 @@ class CreateTimeline(TenantCommand, name="create-timeline"):
 
     def run(self) -> None:
         with self.open_tenant() as tenant:
-            made = tenant.create_timeline(self.name).status()
-        self.result(asdict(made), f"Created the timeline {self.name}.")
+            timeline = tenant.create_timeline(self.name).status()
+        self.result(asdict(timeline), f"Created the timeline {self.name}.")
 
 
 class Branch(TimelineCommand, name="branch"):
@@ -143,8 +143,8 @@ class Branch(TimelineCommand, name="branch"):
 
     def run(self) -> None:
         with self.open_timeline() as timeline:
-            made = timeline.branch(self.branch, lsn=self.lsn).status()
-        self.result(asdict(made), f"Branched {self.timeline} at LSN {made.branch_lsn} as {self.branch}.")
+            branch = timeline.branch(self.branch, lsn=self.lsn).status()
+        self.result(asdict(branch), f"Branched {self.timeline} at LSN {branch.branch_lsn} as {self.branch}.")
 
 
 class Pin(TimelineCommand, name="pin"):
@@ -175,9 +175,9 @@ class Restore(Confirmed, TenantCommand, name="restore"):
     def run(self) -> None:
         self.ask(f"Go back to version {self.version} of the tenant {self.tenant}?")
         with self.open_tenant() as tenant:
-            made = tenant.restore(self.version)
-        text = f"{MAIN} of the tenant {self.tenant} is version {made.id} now: what version {self.version} was."
-        self.result(json_output.of_version(made), text)
+            version = tenant.restore(self.version)
+        text = f"{MAIN} of the tenant {self.tenant} is version {version.id} now: what version {self.version} was."
+        self.result(json_output.of_version(version), text)
 
 
 class Why(TenantCommand, name="why"):

@@ -95,16 +95,16 @@ class Up(StorageCommand, name="up"):
 
         One of a fleet that was just killed answers for a moment.
         """
-        known = read_address(store)
-        if known is None or known.ledger != "kv":
+        address = read_address(store)
+        if address is None or address.ledger != "kv":
             return
         environment = Environment()
         ends_s = environment.clock.monotonic_s() + _KILLED_S
         token = os.environ.get(TOKEN_VARIABLE) or None
-        with closing(HttpControl(known.url, token=token, environment=environment, retry_s=0)) as other:
+        with closing(HttpControl(address.url, token=token, environment=environment, retry_s=0)) as other_control:
             while environment.clock.monotonic_s() < ends_s:
                 try:
-                    answer = other.address()
+                    answer = other_control.address()
                 except LakebedError:
                     return
                 if answer.storage != str(parse_url(self.url)):

@@ -64,15 +64,17 @@ def _print(report: RepairReport, *, json: bool) -> None:
         name = branch.table if branch.branch == "main" else f"{branch.table}, branch {branch.branch}"
         for skipped in branch.skipped:
             output.sentence(f"error: {name}: {skipped.sentence}")
-        done = f"recomputed for {branch.described_count:,} of {output.count(branch.file_count, 'data file')}"
+        count_text = f"recomputed for {branch.described_count:,} of {output.count(branch.file_count, 'data file')}"
         wrong = f"{branch.wrong_count:,} had a bound that left rows out"
         if report.dry_run:
-            output.sentence(f"{name}: statistics would be {done} ({output.size(branch.read_bytes)} read); {wrong}.")
+            output.sentence(
+                f"{name}: statistics would be {count_text} ({output.size(branch.read_bytes)} read); {wrong}."
+            )
         elif branch.snapshot_id is None:
             output.sentence(f"{name}: the statistics need no repair.")
         else:
             output.sentence(
-                f"{name}: statistics {done} ({output.size(branch.read_bytes)} read); {wrong}; "
+                f"{name}: statistics {count_text} ({output.size(branch.read_bytes)} read); {wrong}; "
                 f"snapshot {branch.snapshot_id}."
             )
     if not report.branches:

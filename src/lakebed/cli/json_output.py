@@ -117,8 +117,12 @@ def print_reports(reports: Sequence[CollectionReport], *, json: bool) -> None:
 def _deletion_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:
     lines = [f"{path}  (a version, tag or schema)" for path in hide]
     lines += [f"{deletable.path}  {output.size(deletable.size_bytes)}  {deletable.why}" for deletable in doomed]
-    rest = len(lines) - _DELETIONS_SHOWN_MAX
-    return lines if rest <= 1 else [*lines[:_DELETIONS_SHOWN_MAX], f"... and {rest} more (--json lists all)"]
+    hidden_count = len(lines) - _DELETIONS_SHOWN_MAX
+    return (
+        lines
+        if hidden_count <= 1
+        else [*lines[:_DELETIONS_SHOWN_MAX], f"... and {hidden_count} more (--json lists all)"]
+    )
 
 
 def print_check(report: CheckReport, *, json: bool) -> None:
@@ -128,9 +132,9 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         return
     for finding in report.findings:
         if finding.severity != "info":
-            said = finding.path in finding.sentence
-            where = finding.store if said else f"{finding.store}: {finding.path}"
-            output.sentence(f"{finding.severity}: {where}{':' if said else ''} {finding.sentence}")
+            is_said = finding.path in finding.sentence
+            where = finding.store if is_said else f"{finding.store}: {finding.path}"
+            output.sentence(f"{finding.severity}: {where}{':' if is_said else ''} {finding.sentence}")
         elif finding.kind == "imports_not_checked":
             output.sentence(f"{finding.store}: {finding.sentence}")
     orphans = [finding for finding in report.findings if finding.kind == "orphan"]
@@ -147,7 +151,7 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         (report.tenant_count, "tenant", None),
     )
     stores = ", ".join(output.count(number, noun, plural) for number, noun, plural in kinds if number)
-    checked = (
+    summary = (
         f"{stores or 'no store'}, {output.count(report.version_count, 'version')}, "
         f"{output.count(report.file_count, 'data file')} ({output.size(report.size_bytes)})"
     )
@@ -156,4 +160,4 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         output.sentence(f"{report.url}: there is no table, database, repository or tenant to check.")
         return
     faults = output.count(report.error_count, "fault") if report.error_count else "no fault"
-    output.sentence(f"{report.url}: {faults} in {checked}; {depth}.")
+    output.sentence(f"{report.url}: {faults} in {summary}; {depth}.")

@@ -38,12 +38,12 @@ class Tag(DatabaseCommand, name="tag"):
         lives = _lifetime(self.lifetime)
         options = CheckpointOptions(lifetime=lives, source=self.source, name=self.checkpoint)
         admin = self.database()
-        made = admin.create_checkpoint(options)
-        version = str(admin.show_manifest(made.manifest_id).content_since)
-        shown = made.id if self.checkpoint is None else f"{self.checkpoint} ({made.id})"
+        checkpoint = admin.create_checkpoint(options)
+        version = str(admin.show_manifest(checkpoint.manifest_id).content_since)
+        checkpoint_text = checkpoint.id if self.checkpoint is None else f"{self.checkpoint} ({checkpoint.id})"
         ends = "never ends" if lives is None else f"ends in {output.span(round(1000 * lives.total_seconds()))}"
-        text = f"The checkpoint {shown} pins version {version} and {ends}."
-        self.result({"id": made.id, "version": version, "manifest_id": made.manifest_id}, text)
+        text = f"The checkpoint {checkpoint_text} pins version {version} and {ends}."
+        self.result({"id": checkpoint.id, "version": version, "manifest_id": checkpoint.manifest_id}, text)
 
 
 class RefreshTag(DatabaseCommand, name="refresh-tag"):
@@ -76,8 +76,11 @@ class DropTag(Deletion, DatabaseCommand, name="drop-tag"):
             self.result({**of_checkpoint(checkpoint), "dry_run": True}, text)
             return
         self.ask(f"Drop the checkpoint {self.checkpoint} of {admin.location.url}?")
-        gone = admin.delete_checkpoint(self.checkpoint, force=self.force)
-        self.result(of_checkpoint(gone), f"Dropped the checkpoint {gone.name or gone.id}.")
+        deleted_checkpoint = admin.delete_checkpoint(self.checkpoint, force=self.force)
+        self.result(
+            of_checkpoint(deleted_checkpoint),
+            f"Dropped the checkpoint {deleted_checkpoint.name or deleted_checkpoint.id}.",
+        )
 
 
 class Tags(DatabaseCommand, name="tags"):

@@ -60,16 +60,16 @@ class DatabaseCommand(Command):
         if problem.kind != "database_not_found" or self.lake is None or self.name is None:
             return
         try:
-            near = nearest_names(self.name, names_of(self.lake, self.storage_options))
+            similar = nearest_names(self.name, names_of(self.lake, self.storage_options))
             stores = lakebed.open(self.lake, create=False, storage_options=self.storage_options).stores()
-            kinds = [] if near else [store.kind for store in stores if store.name == self.name]
+            kinds = [] if similar else [store.kind for store in stores if store.name == self.name]
         except NotFound:
             yield f"There is no lake at {self.lake} either: check where it is."
             return
         except LakebedError:  # the error that is explained here says why
             return
-        if near:
-            yield f"Did you mean {' or '.join(near)}?"
+        if similar:
+            yield f"Did you mean {' or '.join(similar)}?"
         elif kinds:
             yield f"{self.name} is a {kinds[0]} of this lake."
 

@@ -83,10 +83,10 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
     def run(self) -> None:
         admin = self.database()
         self.ask(f"Restore {admin.location.url} to {self.checkpoint}? Its writer is fenced.")
-        made = admin.restore(self.checkpoint, lifetime=duration(self.lifetime), take_over=self.take_over)
+        version = admin.restore(self.checkpoint, lifetime=duration(self.lifetime), take_over=self.take_over)
         self.result(
-            json_output.of_version(made),
-            f"{admin.location.url} is {self.checkpoint} again, as version {made.id}; the state before stays for "
+            json_output.of_version(version),
+            f"{admin.location.url} is {self.checkpoint} again, as version {version.id}; the state before stays for "
             f"{self.lifetime}.",
         )
 

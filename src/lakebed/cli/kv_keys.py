@@ -68,16 +68,16 @@ class Put(DatabaseCommand, name="put"):
         body = standard.read_input() if self.value == "-" else bytes_of(self.value, self.encoding)
         ttl = None if self.ttl is None else arguments.duration(self.ttl)
         # Before the database is opened, which changes it.
-        named = check_key(bytes_of(self.key, self.encoding))
+        key = check_key(bytes_of(self.key, self.encoding))
         check_value(body)
         if self.json:
-            check_json(named, self.encoding)
+            check_json(key, self.encoding)
         if ttl is not None:
             lifetime_ms(ttl)
         admin = self.database_to_create()
-        with admin.open(options=SHORT_LIVED, take_over=self.take_over, after_destroy=self.after_destroy) as opened:
-            opened.put(named, body, ttl=ttl)
-            level_0_count = opened.stats().l0_count
+        with admin.open(options=SHORT_LIVED, take_over=self.take_over, after_destroy=self.after_destroy) as database:
+            database.put(key, body, ttl=ttl)
+            level_0_count = database.stats().l0_count
         _compact_if_alone(admin, level_0_count)
         self.result({"key": self.key, "bytes": len(body)}, f"Wrote {quote(self.key)} ({output.size(len(body))}).")
 
@@ -102,9 +102,9 @@ class Delete(Deletion, DatabaseCommand, name="delete"):
             self.result({"key": self.key, "dry_run": True, "there": exists}, text)
             return
         self.ask(f"Delete the key {quote(self.key)} of {admin.location.url}?")
-        with admin.open(options=SHORT_LIVED, take_over=self.take_over, create=False) as opened:
-            opened.delete(key)
-            level_0_count = opened.stats().l0_count
+        with admin.open(options=SHORT_LIVED, take_over=self.take_over, create=False) as database:
+            database.delete(key)
+            level_0_count = database.stats().l0_count
         _compact_if_alone(admin, level_0_count)
         self.result({"key": self.key, "dry_run": False}, f"Deleted {quote(self.key)}.")
 

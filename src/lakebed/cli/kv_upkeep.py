@@ -55,18 +55,18 @@ class Collect(Deletion, name="collect"):
             self.result([], f"The lake {self.lake} has no database.")
             return
         options = CollectorOptions(grace=duration(self.grace), destroyed_grace=duration(self.destroyed_grace))
-        what = output.count(len(locations), "database") if len(locations) > 1 else locations[0].url
-        self.ask(f"Collect the garbage of {what}? (--dry-run shows what would be deleted.)")
+        subject = output.count(len(locations), "database") if len(locations) > 1 else locations[0].url
+        self.ask(f"Collect the garbage of {subject}? (--dry-run shows what would be deleted.)")
         collector = Collector(locations, options=options, dry_run=self.dry_run)
         pause_s = duration(self.interval).total_seconds()
         failures: list[LakebedError] = []
         while True:
             with output.progress("collecting") as progress:
-                done = collector.collect_once(progress)
-            self._print_round(done)
-            failed = [collection.error for collection in done.values() if collection.error is not None]
+                collections = collector.collect_once(progress)
+            self._print_round(collections)
+            errors = [collection.error for collection in collections.values() if collection.error is not None]
             # A watch continues after faults, which may be temporary; a path that never was a database is a mistake.
-            failures += [error for error in failed if not self.watch or error.kind == "database_not_found"]
+            failures += [error for error in errors if not self.watch or error.kind == "database_not_found"]
             if not self.watch or not collector.urls:
                 break
             output.flush()
@@ -124,7 +124,7 @@ class Compact(DatabaseCommand, name="compact"):
             _flush_log(admin)
         compactor = Compactor(admin.location)
         pause_s = duration(self.interval).total_seconds()
-        full, count = self.full, 0
+        is_full, count = self.full, 0
         while True:
             row_count = sum(file.row_count for file in admin.show_manifest().file_set.files())
             with output.progress("compacting") as bar:
@@ -133,9 +133,9 @@ class Compact(DatabaseCommand, name="compact"):
                     if bar is not None:
                         bar(Progress(rows_read, max(row_count, rows_read), bytes_written))
 
-                if full:
+                if is_full:
                     count += compactor.compact_full(tell)
-                    full = False  # once; with --watch, later rounds follow the planner
+                    is_full = False  # once; with --watch, later rounds follow the planner
                 while compactor.compact_once(tell):
                     count += 1
             if not self.watch:
@@ -154,8 +154,8 @@ def _flush_log(admin: DatabaseAdmin) -> None:
     if all(entry.is_fence for entry in entries):
         return
     try:
-        with admin.open(options=SHORT_LIVED, create=False) as opened:
-            opened.flush(memtable=True)
+        with admin.open(options=SHORT_LIVED, create=False) as database:
+            database.flush(memtable=True)
     except LakebedError as error:
         if error.kind not in ("owned", "unknown_operator"):
             raise

@@ -95,9 +95,9 @@ class History(LakeCommand, name="history"):
     store: SomeStore = None
 
     def run(self) -> None:
-        opened = self.open_lake()
-        names = [self.store] if self.store else [str(store) for store in opened.stores()]
-        versions = [version for name in names for version in opened.history(name)]
+        lake = self.open_lake()
+        names = [self.store] if self.store else [str(store) for store in lake.stores()]
+        versions = [version for name in names for version in lake.history(name)]
         self.grid(
             [json_output.of_version(version) for version in versions],
             ("store", "version", "created", "what"),
@@ -124,17 +124,17 @@ class Pins(LakeCommand, name="pins"):
 
     def run(self) -> None:
         pins = self.open_lake().pins(self.store)
-        owned = any(pin.owner for pin in pins)
+        has_owners = any(pin.owner for pin in pins)
         self.grid(
             [asdict(pin) for pin in pins],
-            ("store", "kind", "name", "version", *(["owner"] if owned else []), "created", "expires", "alone"),
+            ("store", "kind", "name", "version", *(["owner"] if has_owners else []), "created", "expires", "alone"),
             [
                 (
                     pin.store,
                     pin.kind,
                     pin.name,
                     short_id(pin.version),
-                    *([pin.owner or "-"] if owned else []),
+                    *([pin.owner or "-"] if has_owners else []),
                     output.ago(pin.created_ms),
                     "never" if pin.expires_ms is None else output.ago(pin.expires_ms),
                     output.size(pin.bytes_alone),
@@ -153,10 +153,10 @@ class Why(LakeCommand, name="why"):
     object: Annotated[str, argument("OBJECT", help="The object's path in the lake, or its URL.")]
 
     def run(self) -> None:
-        opened = self.open_lake()
+        lake = self.open_lake()
         here = os.path.abspath(self.object)  # as a shell completes it, from the folder one is in
-        explanation = opened.why(
-            here if os.path.exists(here) and f"file://{here}".startswith(f"{opened.url}/") else self.object
+        explanation = lake.why(
+            here if os.path.exists(here) and f"file://{here}".startswith(f"{lake.url}/") else self.object
         )
         json_output.print_explanation(explanation, json=self.json)
 
@@ -172,10 +172,10 @@ class Collect(Deletion, LakeCommand, name="collect"):
     ] = "1 d"
 
     def run(self) -> None:
-        opened, grace_ms = self.open_lake(), arguments.duration_ms(self.grace)
-        self.ask(f"Collect the lake {opened.url}? (--dry-run shows what would be deleted.)")
+        lake, grace_ms = self.open_lake(), arguments.duration_ms(self.grace)
+        self.ask(f"Collect the lake {lake.url}? (--dry-run shows what would be deleted.)")
         with output.progress("collecting") as progress:
-            reports = opened.collect(grace_ms=grace_ms, dry_run=self.dry_run, progress=progress)
+            reports = lake.collect(grace_ms=grace_ms, dry_run=self.dry_run, progress=progress)
         problems = {report.problem_kind for report in reports if report.problem}
         if self.json:
             json_output.print_reports(reports, json=True)

@@ -120,15 +120,17 @@ def fit(
     every = range(len(headings))
     if width is None or sum(natural) + _GAPS[0] * (len(natural) - 1) <= width:
         return Columns(headings, every, natural, _GAPS[0], right, wraps=width is not None)
-    least = [
+    least_widths = [
         _least(heading, [row[position] for row in rows], wraps=heading in sentences)
         for position, heading in enumerate(headings)
     ]
     for count in range(len(less) + 1):
-        shown = [position for position in every if headings[position] not in less[:count]]
-        spare = width - sum(least[position] for position in shown) - _GAPS[1] * (len(shown) - 1)
+        positions = [position for position in every if headings[position] not in less[:count]]
+        spare = width - sum(least_widths[position] for position in positions) - _GAPS[1] * (len(positions) - 1)
         if spare >= 0:
-            return Columns(headings, shown, _share_out(shown, least, natural, spare), _GAPS[1], right, wraps=True)
+            return Columns(
+                headings, positions, _share_out(positions, least_widths, natural, spare), _GAPS[1], right, wraps=True
+            )
     return None
 
 
@@ -136,9 +138,9 @@ def _share_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int
     """The widths of the shown columns: what each needs at least, and the spare room from the last column on."""
     widths = {}
     for position in reversed(shown):
-        more = min(spare, natural[position] - least[position])
-        widths[position] = least[position] + more
-        spare -= more
+        extra = min(spare, natural[position] - least[position])
+        widths[position] = least[position] + extra
+        spare -= extra
     return [widths[position] for position in shown]
 
 

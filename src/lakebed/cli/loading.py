@@ -27,12 +27,12 @@ def load(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
-        who, extra = _EXTRAS.get(name, ("", ""))
+        user, extra = _EXTRAS.get(name, ("", ""))
         if not extra:
             raise
         package = str(missing.name).partition(".")[0]
         raise InvalidRequest(
-            f"{who} needs {package}, which is not installed: pip install 'lakebed[{extra}]'.", kind="not_installed"
+            f"{user} needs {package}, which is not installed: pip install 'lakebed[{extra}]'.", kind="not_installed"
         ) from missing
 
 

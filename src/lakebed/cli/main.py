@@ -57,11 +57,11 @@ def run(arguments: list[str], *, frames: bool = True) -> int:
     problem = standard.failure()
     if problem is None:
         return code
-    what = f"The output could not be written: {problem}."
+    sentence = f"The output could not be written: {problem}."
     if standard.has_stopped() and code == exits.OK:
-        output.error(Unavailable(what, kind="output_not_written"), json=json)
+        output.error(Unavailable(sentence, kind="output_not_written"), json=json)
         return exits.UNAVAILABLE
-    output.notes([f"{what} The exit code {code} says how the command ended."], json=json)
+    output.notes([f"{sentence} The exit code {code} says how the command ended."], json=json)
     return code
 
 
@@ -69,8 +69,8 @@ def _outcome(arguments: list[str], *, json: bool, frames: bool) -> int:
     """Run a command, print its error if any, and return its exit code."""
     try:
         return _run(arguments, json=json, frames=frames)
-    except exits.Exit as done:
-        return done.code
+    except exits.Exit as exit_request:
+        return exit_request.code
     except KeyboardInterrupt:
         return _report_interrupt()
     except Exception as problem:
@@ -96,8 +96,8 @@ def _report(problem: Exception, *, json: bool) -> int:
         output.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
     if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only arguments can have such bytes
-        what = f"{format_value(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
-        output.error(InvalidRequest(what, kind="not_utf8"), json=json)
+        sentence = f"{format_value(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
+        output.error(InvalidRequest(sentence, kind="not_utf8"), json=json)
         return exits.USAGE
     if json:
         output.error(InternalError(f"{type(problem).__name__}: {problem}"), json=True)
@@ -121,17 +121,17 @@ def _run(arguments: list[str], *, json: bool, frames: bool) -> int:
         output.page(load("lakebed.cli.completion").answer(ROOT, request))
         return exits.OK
     try:
-        parsed = parser.read(ROOT, arguments)
-    except Exit as done:  # a help page was asked for
-        return done.exit_code
+        command = parser.read(ROOT, arguments)
+    except Exit as exit_request:  # a help page was asked for
+        return exit_request.exit_code
     except NoArgsIsHelpError as page:
         output.say(page.message)
         return exits.USAGE
     except click.UsageError as problem:
         raise parser.usage_error(problem, arguments) from None
-    if not frames and parsed.spec.path[0] not in _WITHOUT_ARROW:
+    if not frames and command.spec.path[0] not in _WITHOUT_ARROW:
         load_arrow()
-    _run_parsed(parsed, arguments, json=json)
+    _run_parsed(command, arguments, json=json)
     return exits.OK
 
 
@@ -196,5 +196,5 @@ def _hints(problem: LakebedError, command: Command, lake_from: str | None, argum
     if isinstance(problem, NotFound | InvalidRequest):
         if lake_from is not None:
             yield f"The lake is {LAKE_VARIABLE}: {lake_from}."
-        if renamed := load("lakebed.cli.renamed").hint(arguments):  # `repo branch list LAKE` names the lake `list`
-            yield renamed
+        if new_spelling := load("lakebed.cli.renamed").hint(arguments):  # `repo branch list LAKE` names the lake `list`
+            yield new_spelling

@@ -141,19 +141,19 @@ def grid(
         empty: the sentence that is printed instead of a table without rows.
     """
     coming = (tuple(map(printable, row)) for row in rows)
-    measured = list(islice(coming, _MEASURED_ROW_COUNT))
-    if not measured:
+    first_rows = list(islice(coming, _MEASURED_ROW_COUNT))
+    if not first_rows:
         sentence(empty)
         return
     width = _width(sys.stdout)
-    arrangement = layout.fit(columns, measured, width=width, right=right, less=less, sentences=sentences)
-    every = chain(measured, coming)
+    arrangement = layout.fit(columns, first_rows, width=width, right=right, less=less, sentences=sentences)
+    every = chain(first_rows, coming)
     if arrangement is None:
         _print_records(columns, every, width=width)
         return
     first, *rest = arrangement.head()
-    *more, rule = rest
-    _print_lines(map(_bold, (first, *more)))
+    *more_lines, rule = rest
+    _print_lines(map(_bold, (first, *more_lines)))
     _print_lines([rule])
     for row in every:
         _print_lines(arrangement.row(row))

@@ -38,8 +38,8 @@ class _Formatter(click.HelpFormatter):
     """Writes a page for a terminal of any width, and breaks lines at spaces only: options and variables are names."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        first, *more = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
-        self.write("\n".join([first, *(" " * _USAGE_INDENT + line for line in more)]) + "\n")
+        first, *more_lines = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
+        self.write("\n".join([first, *(" " * _USAGE_INDENT + line for line in more_lines)]) + "\n")
 
     def write_text(self, text: str) -> None:
         indent = " " * self.current_indent
@@ -151,8 +151,8 @@ class CommandSpec(click.Command):
             trial = _Context(self, parent=ctx.parent, info_name=ctx.info_name, resilient_parsing=True)
             with trial.scope(cleanup=False):
                 super().parse_args(trial, list(args))
-            given = [option for option in self.options if trial.is_given(option)]
-            ctx.replaced = frozenset(name for option in given for name in option.replaces)
+            given_options = [option for option in self.options if trial.is_given(option)]
+            ctx.replaced = frozenset(name for option in given_options for name in option.replaces)
             if lake and self._leaves_lake_out(trial, ctx):
                 ctx.lake_from = lake
                 args = [lake, *args]
@@ -269,15 +269,15 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the command, behind which options that stand before it are moved: ``kv --path URL get KEY``."""
-        moved: list[str] = []
+        moved_options: list[str] = []
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] not in ("--", "--version", "-V"):
             count = 2 if rest[0] in _VALUED_BEFORE else 1
-            moved += rest[:count]
+            moved_options += rest[:count]
             rest = rest[count:]
         if rest and not self.path and rest[0] in ("--version", "-V"):
             rest[0] = "version"
-        return super().parse_args(ctx, [rest[0], *moved, *rest[1:]] if rest else moved)
+        return super().parse_args(ctx, [rest[0], *moved_options, *rest[1:]] if rest else moved_options)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -325,16 +325,16 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
     """The error of a command line that is not valid: what is wrong, how it is spelled now, the way to its help page."""
     command = None if problem.ctx is None else problem.ctx.command
     name = "lakebed" if problem.ctx is None else problem.ctx.command_path
-    unknown = problem if isinstance(problem, click.NoSuchOption) else None
-    renamed = load("lakebed.cli.renamed").hint(words, unknown and unknown.option_name)
-    message = " ".join((problem.message if renamed else problem.format_message()).split())
+    unknown_option = problem if isinstance(problem, click.NoSuchOption) else None
+    new_spelling = load("lakebed.cli.renamed").hint(words, unknown_option and unknown_option.option_name)
+    message = " ".join((problem.message if new_spelling else problem.format_message()).split())
     if several := _SEVERAL.fullmatch(message):  # as where there is one
         message = f"{several[1]} Did you mean {' or '.join(several[2].split(', '))}?"
     pieces = [message if message.endswith((".", "?", "?)")) else f"{message}."]
-    if renamed:
-        pieces.append(renamed)
-    elif unknown is not None and not unknown.possibilities:
-        pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown.option_name}.")
+    if new_spelling:
+        pieces.append(new_spelling)
+    elif unknown_option is not None and not unknown_option.possibilities:
+        pieces.append(f"A value that begins with - stands behind --: {name} ... -- {unknown_option.option_name}.")
     elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
         pieces.append(f"The command is {command.usage}.")
         names = [option.opts[0] for option in command.options if not (option.is_flag or option.count)]

@@ -51,10 +51,10 @@ class Run(Command, name="run"):
                 raise InvalidRequest("--check runs nothing: give it without --run-id, --replay and --carry.")
             report = pipeline.check_file(self.file, variables=variables, storage_options=self.storage_options)
             steps = len(report.plan.steps)
-            left = f" {report.sql_unchecked}" if report.sql_unchecked else ""
+            unchecked = f" {report.sql_unchecked}" if report.sql_unchecked else ""
             self.result(
                 {"file": str(self.file), "steps": steps, "sql_unchecked": report.sql_unchecked},
-                f"{self.file}: {output.count(steps, 'step')}, no mistake found.{left}",
+                f"{self.file}: {output.count(steps, 'step')}, no mistake found.{unchecked}",
             )
             return
         progress = pipeline.console_progress(Console(stderr=True))
@@ -100,14 +100,14 @@ class Status(LakeCommand, name="status"):
                 output.sentence(f"\n{run.run_id}: {run.error}")
             if run.rows_dropped:
                 by_step = sorted(run.rows_dropped.items(), key=lambda item: -item[1])
-                listed = ", ".join(f"{name} ({count:,})" for name, count in by_step[:_STEPS_SHOWN_MAX])
-                more = (
+                step_counts = ", ".join(f"{name} ({count:,})" for name, count in by_step[:_STEPS_SHOWN_MAX])
+                more_text = (
                     f" and {output.count(len(by_step) - _STEPS_SHOWN_MAX, 'more step')}"
                     if by_step[_STEPS_SHOWN_MAX:]
                     else ""
                 )
-                dropped = output.count(sum(run.rows_dropped.values()), "bad row")
-                output.sentence(f"\n{run.run_id}: {dropped} dropped, by {listed}{more}.")
+                dropped_text = output.count(sum(run.rows_dropped.values()), "bad row")
+                output.sentence(f"\n{run.run_id}: {dropped_text} dropped, by {step_counts}{more_text}.")
 
 
 class Report(LakeCommand, name="report"):

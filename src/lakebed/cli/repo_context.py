@@ -63,11 +63,11 @@ class RepositoriesCommand(Command):
 
     def reading_all(self) -> Repositories:
         """Open the repositories to read: write nothing and disturb no owner."""
-        shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
+        is_shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
         return repo.open_all(
             self.lake,
             create=False,
-            access=repo.Access(read_only=not shared),  # a database server has no single owner
+            access=repo.Access(read_only=not is_shared),  # a database server has no single owner
             metadata=self.metadata,
             options=repo.RepositoryOptions(background=False),
             storage_options=self.storage_options,

@@ -82,11 +82,13 @@ def _print(report: CopyReport, what: str, *, json: bool) -> None:
             }
         )
         return
-    copied = f"{output.count(len(report.copied), 'file')} ({output.size(report.copied_bytes)})"
-    deleted = f", {'would delete' if report.dry_run else 'deleted'} {len(report.deleted):,}" if report.deleted else ""
+    copied_text = f"{output.count(len(report.copied), 'file')} ({output.size(report.copied_bytes)})"
+    deleted_text = (
+        f", {'would delete' if report.dry_run else 'deleted'} {len(report.deleted):,}" if report.deleted else ""
+    )
     verb = "Would copy" if report.dry_run else "Copied"
     equal = f"{report.unchanged_count:,} {'is' if report.unchanged_count == 1 else 'are'}"
-    output.sentence(f"{verb} {copied} from {what}{deleted}; {equal} equal already.")
+    output.sentence(f"{verb} {copied_text} from {what}{deleted_text}; {equal} equal already.")
     if report.dry_run:
         lines = [*(f"  + {path}" for path in report.copied), *(f"  - {path}" for path in report.deleted)]
         for line in lines[:_SHOWN_MAX]:

@@ -41,7 +41,7 @@ class Put(RepositoryCommand, name="put"):
     if_absent: Annotated[bool, option("--if-absent", help="Fail if the path exists.")] = False
 
     def run(self) -> None:
-        named = pairs(self.meta, like="owner=ada")
+        metadata = pairs(self.meta, like="owner=ada")
         if self.file.is_dir():
             raise InvalidRequest(f"{self.file} is a folder: name one file, or import the folder.", kind="not_a_file")
         if str(self.file) != "-" and not self.file.exists():
@@ -55,7 +55,7 @@ class Put(RepositoryCommand, name="put"):
             source = standard.binary_input() if str(self.file) == "-" else self.file.open("rb")
             with source:
                 entry = target.put(
-                    self.path, source, content_type=self.content_type, metadata=named, only_if_absent=self.if_absent
+                    self.path, source, content_type=self.content_type, metadata=metadata, only_if_absent=self.if_absent
                 )
         facts = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
         self.result(facts, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
@@ -107,8 +107,8 @@ class Ls(RepositoryCommand, name="ls"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            listed = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
-            records = (of_listed(entry) for entry in islice(listed, self.limit))
+            entries = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
+            records = (of_listed(entry) for entry in islice(entries, self.limit))
             rows = (
                 (record["path"], "", "")
                 if record["kind"] == "prefix"
@@ -159,15 +159,15 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
     def run(self) -> None:
         with self.reading() as repository:
             reference = repository.ref(self.branch)
-            below = sum(1 for _ in islice(reference.list(self.path), None if self.dry_run else 1))
-            count = below if self.recursive else int(reference.exists(self.path))
+            object_count = sum(1 for _ in islice(reference.list(self.path), None if self.dry_run else 1))
+            count = object_count if self.recursive else int(reference.exists(self.path))
             if self.dry_run and count:
                 check_change(repository, self.branch)
         if not count:
-            hint = " Paths begin so: --recursive deletes them all." if below else ""
-            what = "no path begins with" if self.recursive else "there is no object"
+            hint = " Paths begin so: --recursive deletes them all." if object_count else ""
+            absence = "no path begins with" if self.recursive else "there is no object"
             raise NotFound(
-                f"On the branch {self.branch} {what} {self.path}.{hint}", kind="object_not_found", path=self.path
+                f"On the branch {self.branch} {absence} {self.path}.{hint}", kind="object_not_found", path=self.path
             )
         if self.dry_run:
             text = f"Would delete {output.count(count, 'object')}."
@@ -199,12 +199,12 @@ class ImportObjects(RepositoryCommand, name="import"):
         with self.writing() as repository, output.progress("importing"):
             target = repository.branch(self.branch)
             before = target.commit_id
-            done = target.import_objects([origin], message=self.message or f"Import {self.source}")
-            facts = of_commit(repository.ref(str(done.commit_id)).head())
+            commit = target.import_objects([origin], message=self.message or f"Import {self.source}")
+            facts = of_commit(repository.ref(str(commit.commit_id)).head())
         where = f"as {self.destination}" if self.single else f"below {self.destination or 'the root'}"
-        objects = output.count(done.ingested_count, "object")
-        if done.commit_id == before:
+        objects = output.count(commit.ingested_count, "object")
+        if commit.commit_id == before:
             text = f"Nothing changed, no commit: {self.branch} already has the {objects} of {self.source} {where}."
         else:
             text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {facts['id'][:12]}."
-        self.result({**facts, "imported": done.ingested_count, "changed": done.commit_id != before}, text)
+        self.result({**facts, "imported": commit.ingested_count, "changed": commit.commit_id != before}, text)

@@ -51,8 +51,8 @@ class CreateBranch(RepositoryCommand, name="branch"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.create_branch(self.name, version=self.source)
-            facts = {"branch": made.name, "commit": made.commit_id}
+            branch = repository.create_branch(self.name, version=self.source)
+            facts = {"branch": branch.name, "commit": branch.commit_id}
         self.result(facts, f"Created the branch {self.name} at {facts['commit'][:12]}.")
 
 
@@ -82,8 +82,8 @@ class UndeleteBranch(RepositoryCommand, name="undelete-branch"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.undelete_branch(self.name)
-            facts = {"branch": made.name, "commit": made.commit_id}
+            branch = repository.undelete_branch(self.name)
+            facts = {"branch": branch.name, "commit": branch.commit_id}
         self.result(facts, f"The branch {self.name} is back at {facts['commit'][:12]}.")
 
 
@@ -126,8 +126,8 @@ class CreateTag(RepositoryCommand, name="tag"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.create_tag(self.name, ref=self.reference)
-            facts = {"tag": self.name, "commit": made.commit_id}
+            tag = repository.create_tag(self.name, ref=self.reference)
+            facts = {"tag": self.name, "commit": tag.commit_id}
         self.result(facts, f"The tag {self.name} pins {facts['commit'][:12]}.")
 
 

@@ -30,8 +30,10 @@ class Create(RepositoryCommand, name="create"):
         check_branch_name(self.default_branch)
         self.refuse_other_folder()
         with self.writing_all(create=True) as repositories:
-            made = repositories.create(self.repository, namespace=self.namespace, default_branch=self.default_branch)
-            facts = _facts(made)
+            repository = repositories.create(
+                self.repository, namespace=self.namespace, default_branch=self.default_branch
+            )
+            facts = _facts(repository)
         self.result(facts, f"Created the repository {self.repository} with the branch {self.default_branch}.")
 
 

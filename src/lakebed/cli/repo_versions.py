@@ -46,14 +46,16 @@ class Commit(RepositoryCommand, name="commit"):
     def run(self) -> None:
         paths, prefixes = _split(self.path)
         with self.writing() as repository:
-            made = repository.branch(self.branch).commit(
+            commit = repository.branch(self.branch).commit(
                 self.message,
                 metadata=pairs(self.meta, like="ticket=42"),
                 paths=None if self.path is None else paths,
                 prefixes=None if self.path is None else prefixes,
                 allow_empty=self.allow_empty,
             )
-        self.result(of_commit(made), f"Committed {made.id[:12]} to {self.branch}: {output.brief(made.commit.message)}")
+        self.result(
+            of_commit(commit), f"Committed {commit.id[:12]} to {self.branch}: {output.brief(commit.commit.message)}"
+        )
 
 
 class Log(RepositoryCommand, name="log"):
@@ -184,7 +186,7 @@ class Merge(RepositoryCommand, name="merge"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).merge(
+            commit = repository.branch(self.branch).merge(
                 self.source,
                 message=self.message or None,
                 strategy=self.strategy,
@@ -193,7 +195,7 @@ class Merge(RepositoryCommand, name="merge"):
                 metadata=pairs(self.meta, like="ticket=42"),
                 allow_empty=self.allow_empty,
             )
-        self.result(of_commit(made), f"Merged {self.source} into {self.branch}: commit {made.id[:12]}.")
+        self.result(of_commit(commit), f"Merged {self.source} into {self.branch}: commit {commit.id[:12]}.")
 
 
 class Pick(RepositoryCommand):
@@ -214,8 +216,8 @@ class Revert(Pick, name="revert"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).revert(self.reference, **self.options())
-        self.result(of_commit(made), f"Reverted {self.reference} on {self.branch}: commit {made.id[:12]}.")
+            commit = repository.branch(self.branch).revert(self.reference, **self.options())
+        self.result(of_commit(commit), f"Reverted {self.reference} on {self.branch}: commit {commit.id[:12]}.")
 
 
 class CherryPick(Pick, name="cherry-pick"):
@@ -223,8 +225,8 @@ class CherryPick(Pick, name="cherry-pick"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).cherry_pick(self.reference, **self.options())
-        self.result(of_commit(made), f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
+            commit = repository.branch(self.branch).cherry_pick(self.reference, **self.options())
+        self.result(of_commit(commit), f"Picked {self.reference} onto {self.branch}: commit {commit.id[:12]}.")
 
 
 class Reset(Deletion, RepositoryCommand, name="reset", frees_space=True):
@@ -253,17 +255,21 @@ class Reset(Deletion, RepositoryCommand, name="reset", frees_space=True):
         )
         with self.writing() as repository:
             target = repository.branch(self.branch)
-            changed = any(_is_selected(self.path, difference.path) for difference in target.status(self.path or ""))
+            has_changes = any(_is_selected(self.path, difference.path) for difference in target.status(self.path or ""))
             if self.hard is not None:
                 target.hard_reset(self.hard)
             elif self.path is not None and self.path.endswith("/"):
                 target.reset(prefix=self.path)
             else:
                 target.reset(path=self.path)
-            at = target.commit_id
-        done = "Discarded uncommitted changes" if changed else "Nothing was uncommitted"
-        shown = f"{self.branch} is at {at[:12]} now." if self.hard else f"{done}{_at(self.path)} on {self.branch}."
-        self.result({"branch": self.branch, "commit": at, "dry_run": False}, shown)
+            commit_id = target.commit_id
+        outcome = "Discarded uncommitted changes" if has_changes else "Nothing was uncommitted"
+        sentence = (
+            f"{self.branch} is at {commit_id[:12]} now."
+            if self.hard
+            else f"{outcome}{_at(self.path)} on {self.branch}."
+        )
+        self.result({"branch": self.branch, "commit": commit_id, "dry_run": False}, sentence)
 
 
 class Rebase(RepositoryCommand, name="rebase"):
@@ -275,8 +281,8 @@ class Rebase(RepositoryCommand, name="rebase"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).rebase(self.onto, strategy=self.strategy)
-        self.result(of_commit(made), f"Rebased {self.branch} onto {self.onto}: it is at {made.id[:12]} now.")
+            report = repository.branch(self.branch).rebase(self.onto, strategy=self.strategy)
+        self.result(of_commit(report), f"Rebased {self.branch} onto {self.onto}: it is at {report.id[:12]} now.")
 
 
 class Compact(RepositoryCommand, name="compact"):

@@ -68,8 +68,8 @@ def guard() -> None:
             os.fstat(number)
         except OSError:
             # Open in the wrong direction: the number is taken, and reads and writes fail as on a closed stream.
-            taken = os.open(os.devnull, os.O_WRONLY if number == _INPUT else os.O_RDONLY)
-            assert taken == number, "the lowest free number"
+            descriptor = os.open(os.devnull, os.O_WRONLY if number == _INPUT else os.O_RDONLY)
+            assert descriptor == number, "the lowest free number"
     if sys.stdin is None:
         sys.stdin = open(_INPUT, closefd=False)  # noqa: SIM115
     _output = _Guarded(_OUTPUT)

@@ -77,14 +77,14 @@ class Import(LakeCommand, name="import"):
                 output.sentence(f"  {note}")
 
     def _import_history(self, lake: Lake, options: SourceOptions) -> None:
-        named = [] if self.versions is None else [name.strip() for name in self.versions.split(",")]
+        versions = [] if self.versions is None else [name.strip() for name in self.versions.split(",")]
         with output.progress(f"importing {self.source}") as progress:
             report = import_history(
                 lake,
                 self.table,
                 self.source,
                 format=self.format,
-                history=HistoryOptions(tuple(name for name in named if name), self.tags),
+                history=HistoryOptions(tuple(name for name in versions if name), self.tags),
                 options=ImportOptions(self.in_place, self.rewrite, self.append, self.dry_run),
                 source_options=options,
                 progress=progress,
@@ -126,10 +126,10 @@ class Export(BranchTableCommand, name="export"):
     overwrite: Annotated[bool, option("--overwrite", help="Replace what an export has written there.")] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         with output.progress(f"exporting {self.table}") as progress:
             report = export_table(
-                opened,
+                table,
                 self.target,
                 format=self.format,
                 options=ExportOptions(

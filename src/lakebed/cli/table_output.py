@@ -29,15 +29,15 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 def of_tag(tag: Tag, *, write_time_ms: int | None = None) -> dict[str, Any]:
     """A tag's facts; `write_time_ms` says when its file was written, for tags that do not say when they were made."""
-    created, retained = tag.create_time_ms, tag.lifetime_ms
+    created_ms, lifetime_ms = tag.create_time_ms, tag.lifetime_ms
     return {
         "tag": tag.name,
         "snapshot": tag.snapshot.id,
         "time_ms": tag.snapshot.time_ms,
         "rows": tag.snapshot.total_record_count,
-        "created_ms": write_time_ms if created is None else created,
-        "lifetime_ms": retained,
-        "expires_ms": created + retained if created is not None and retained is not None else None,
+        "created_ms": write_time_ms if created_ms is None else created_ms,
+        "lifetime_ms": lifetime_ms,
+        "expires_ms": created_ms + lifetime_ms if created_ms is not None and lifetime_ms is not None else None,
     }
 
 

@@ -150,20 +150,20 @@ class Append(_Writing, name="append"):
     """Append the rows of a file, as one version."""
 
     def run(self) -> None:
-        opened = self.open_branch()
-        with self.rows(opened) as rows:
-            made = opened.append(rows, commit_user=self.user)
-        self.print_written(opened, made)
+        table = self.open_branch()
+        with self.rows(table) as rows:
+            snapshot = table.append(rows, commit_user=self.user)
+        self.print_written(table, snapshot)
 
 
 class Upsert(_Writing, name="upsert"):
     """Insert the rows of a file, or replace those of the same key, as one version."""
 
     def run(self) -> None:
-        opened = self.open_branch()
-        with self.rows(opened) as rows:
-            made = opened.upsert(rows, commit_user=self.user)
-        self.print_written(opened, made)
+        table = self.open_branch()
+        with self.rows(table) as rows:
+            snapshot = table.upsert(rows, commit_user=self.user)
+        self.print_written(table, snapshot)
 
 
 class Write(_Writing, name="write"):
@@ -174,10 +174,10 @@ class Write(_Writing, name="write"):
     ] = None
 
     def run(self) -> None:
-        opened = self.open_branch()
-        with self.rows(opened) as rows:
-            made = opened.write(rows, deletes=self.deletes, commit_user=self.user)
-        self.print_written(opened, made)
+        table = self.open_branch()
+        with self.rows(table) as rows:
+            snapshot = table.write(rows, deletes=self.deletes, commit_user=self.user)
+        self.print_written(table, snapshot)
 
 
 class Overwrite(Deletion, _Writing, name="overwrite"):
@@ -190,16 +190,16 @@ class Overwrite(Deletion, _Writing, name="overwrite"):
     dry_run: Annotated[bool, option("--dry-run", help="Only read the file, and count the rows.")] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         self.ask(f"Replace rows of {self.table}? The version before stays until it expires.")
         partition = pairs(self.partition, like="day=2013-01-31") or None
-        with self.rows(opened) as rows:
+        with self.rows(table) as rows:
             if self.dry_run:
                 plan = load("lakebed.table.rows.rows").plan_overwrite  # a read loads nothing that writes
-                self._print_plan(plan(opened.context, rows, partition=partition, dynamic=self.dynamic))
+                self._print_plan(plan(table.context, rows, partition=partition, dynamic=self.dynamic))
                 return
-            made = opened.overwrite(rows, partition=partition, dynamic=self.dynamic, commit_user=self.user)
-        self.print_written(opened, made)
+            snapshot = table.overwrite(rows, partition=partition, dynamic=self.dynamic, commit_user=self.user)
+        self.print_written(table, snapshot)
 
     def _print_plan(self, plan: OverwritePlan) -> None:
         facts = {
@@ -208,9 +208,9 @@ class Overwrite(Deletion, _Writing, name="overwrite"):
             "rows_replaced": plan.replaced_row_count,
             "files_replaced": plan.replaced_file_count,
         }
-        stored, files = output.count(plan.replaced_row_count, "row"), output.count(plan.replaced_file_count, "file")
+        row_text, files = output.count(plan.replaced_row_count, "row"), output.count(plan.replaced_file_count, "file")
         new = output.count(plan.row_count, "row")
-        self.result(facts, f"Would replace {stored} stored in {files} of {self.table} by {new}.")
+        self.result(facts, f"Would replace {row_text} stored in {files} of {self.table} by {new}.")
 
 
 class Delete(Deletion, BranchTableCommand, name="delete"):
@@ -220,36 +220,36 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
     dry_run: Annotated[bool, option("--dry-run", help="Only count the rows.")] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         predicate = parse_predicate(self.where)
-        if opened.schema.primary_keys:
-            check_deletes(opened.schema, "delete rows", removes=True)
+        if table.schema.primary_keys:
+            check_deletes(table.schema, "delete rows", removes=True)
         if self.dry_run:
-            number = scan_snapshot(opened.context, opened.latest(), merges_new=True, where=predicate).count()
+            number = scan_snapshot(table.context, table.latest(), merges_new=True, where=predicate).count()
             self.result(
                 {"dry_run": True, "rows": number}, f"Would delete {output.count(number, 'row')} of {self.table}."
             )
             return
         self.ask(f"Delete the rows of {self.table} where {self.where}?")
-        made = opened.delete(predicate)
-        if made is None:
+        snapshot = table.delete(predicate)
+        if snapshot is None:
             self.result(
                 {"table": self.table, "snapshot": None}, f"No row of {self.table} matches; nothing was written."
             )
-        elif opened.options.get(DELETION_VECTORS) and not opened.schema.primary_keys:
-            left = opened.scan(version=made.id).count()
+        elif table.options.get(DELETION_VECTORS) and not table.schema.primary_keys:
+            left = table.scan(version=snapshot.id).count()
             self.result(
-                {"table": opened.name, **table_output.of_snapshot(made), "rows_left": left},
-                f"{opened.name}: snapshot {made.id}; {output.count(left, 'row')} left. The deleted ones are marked and "
-                "stored until a compaction.",
+                {"table": table.name, **table_output.of_snapshot(snapshot), "rows_left": left},
+                f"{table.name}: snapshot {snapshot.id}; {output.count(left, 'row')} left. The deleted ones are marked "
+                "and stored until a compaction.",
             )
         else:
             # A table with keys stores a mark for each deleted row until a compaction; others lose the rows at once.
-            number, stored = abs(made.delta_record_count), output.count(made.total_record_count, "row")
-            marks = ", with those that a compaction takes out" if opened.schema.primary_keys else ""
+            number, rows = abs(snapshot.delta_record_count), output.count(snapshot.total_record_count, "row")
+            marks = ", with those that a compaction takes out" if table.schema.primary_keys else ""
             self.result(
-                {"table": opened.name, **table_output.of_snapshot(made), "rows_deleted": number},
-                f"{opened.name}: snapshot {made.id}, {output.count(number, 'row')} deleted; {stored} stored{marks}.",
+                {"table": table.name, **table_output.of_snapshot(snapshot), "rows_deleted": number},
+                f"{table.name}: snapshot {snapshot.id}, {output.count(number, 'row')} deleted; {rows} stored{marks}.",
             )
 
 
@@ -300,11 +300,11 @@ class System(BranchTableCommand, name="system"):
 
 def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -> None:
     # Rows as they are stored: a replaced row counts until its bucket is compacted.
-    stored = output.count(made.total_record_count, "row")
+    row_text = output.count(made.total_record_count, "row")
     rows = "row" if abs(made.delta_record_count) == 1 else "rows"
     command.result(
         {"table": opened.name, **table_output.of_snapshot(made)},
-        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} {rows}; {stored} stored.",
+        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} {rows}; {row_text} stored.",
     )
 
 
@@ -336,9 +336,11 @@ _FILE_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "
 
 def _output_format(format: str | None, file: str | None, *, json: bool) -> Any:
     """What ``--format``, ``--json`` and the name of ``--output`` mean together."""
-    known = ("table", "json", "csv", "parquet")
-    if format is not None and format not in known:
-        raise InvalidRequest(f"There is no format {format!r}: choose one of {', '.join(known)}.", kind="unknown_format")
+    formats = ("table", "json", "csv", "parquet")
+    if format is not None and format not in formats:
+        raise InvalidRequest(
+            f"There is no format {format!r}: choose one of {', '.join(formats)}.", kind="unknown_format"
+        )
     if json and format not in (None, "json") and file is None:
         raise InvalidRequest(f"--json and --format {format} contradict each other.", kind="unknown_format")
     if file is None:

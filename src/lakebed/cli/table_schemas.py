@@ -48,9 +48,9 @@ class Create(TableCommand, name="create"):
             self._check_is_new()
         # Before the lake is created: a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
-        for text, what in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
-            check_listed(text or "", [column.name for column in columns], what=what)
-        made = self.open_lake(create=True).create_table(
+        for text, option_name in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
+            check_listed(text or "", [column.name for column in columns], what=option_name)
+        table = self.open_lake(create=True).create_table(
             self.table,
             columns,
             primary_keys=names(self.primary_key),
@@ -60,8 +60,8 @@ class Create(TableCommand, name="create"):
             if_not_exists=self.if_not_exists,
         )
         self.result(
-            {"table": made.name, "url": made.url, **table_output.of_schema(made.schema)},
-            f"Created the table {made.name} with {output.count(len(made.schema.fields), 'column')} at {made.url}.",
+            {"table": table.name, "url": table.url, **table_output.of_schema(table.schema)},
+            f"Created the table {table.name} with {output.count(len(table.schema.fields), 'column')} at {table.url}.",
         )
 
     def _check_is_new(self) -> None:
@@ -82,21 +82,21 @@ class Describe(BranchTableCommand, name="describe"):
     """Show a table's columns, keys, options and newest version."""
 
     def run(self) -> None:
-        opened = self.open_branch()
-        newest = opened.latest()
-        schema = opened.schema
+        table = self.open_branch()
+        newest = table.latest()
+        schema = table.schema
         if self.json:
             output.document(
                 {
-                    "table": opened.name,
-                    "url": opened.url,
+                    "table": table.name,
+                    "url": table.url,
                     **table_output.of_schema(schema),
                     "newest": None if newest is None else table_output.of_snapshot(newest),
-                    "tags": len(opened.tags()),
+                    "tags": len(table.tags()),
                 }
             )
             return
-        output.sentence(f"{opened.name} at {opened.url}" + (f": {schema.comment}" if schema.comment else ""))
+        output.sentence(f"{table.name} at {table.url}" + (f": {schema.comment}" if schema.comment else ""))
         if newest is None:
             output.sentence("Nothing was written into it yet.")
         else:
@@ -128,14 +128,14 @@ class Drop(Deletion, TableCommand, name="drop"):
     force: Annotated[bool, option("--force", help="Drop it even if tags or branches pin its versions.")] = False
 
     def run(self) -> None:
-        opened = self.open_lake()
-        plan = opened.drop_table(self.table, force=self.force, dry_run=True)
+        lake = self.open_lake()
+        plan = lake.drop_table(self.table, force=self.force, dry_run=True)
         if not self.dry_run:
-            doomed = json_output.of_report(plan)
-            what = f"{output.count(doomed['deleted'], 'file')}, {output.size(doomed['bytes'])}"
-            self.ask(f"Delete the table {self.table} for good ({what})?")
+            deletions = json_output.of_report(plan)
+            amount = f"{output.count(deletions['deleted'], 'file')}, {output.size(deletions['bytes'])}"
+            self.ask(f"Delete the table {self.table} for good ({amount})?")
             with output.progress("deleting") as progress:
-                plan = opened.drop_table(self.table, force=self.force, progress=progress)
+                plan = lake.drop_table(self.table, force=self.force, progress=progress)
         json_output.print_report(plan, json=self.json)
 
 
@@ -147,9 +147,9 @@ class AddColumn(TableCommand, name="add-column"):
     comment: Annotated[str | None, option("--comment", help="A description.")] = None
 
     def run(self) -> None:
-        opened = self.open_table()
-        opened.add_column(self.column, self.type, comment=self.comment)
-        _report_change(opened, f"Added the column {self.column}.", json=self.json)
+        table = self.open_table()
+        table.add_column(self.column, self.type, comment=self.comment)
+        _report_change(table, f"Added the column {self.column}.", json=self.json)
 
 
 class DropColumn(Confirmed, TableCommand, name="drop-column"):
@@ -158,10 +158,10 @@ class DropColumn(Confirmed, TableCommand, name="drop-column"):
     column: Column
 
     def run(self) -> None:
-        opened = self.open_table()
+        table = self.open_table()
         self.ask(f"Remove the column {self.column} from {self.table}?")
-        opened.drop_column(self.column)
-        _report_change(opened, f"Removed the column {self.column}.", json=self.json)
+        table.drop_column(self.column)
+        _report_change(table, f"Removed the column {self.column}.", json=self.json)
 
 
 class RenameColumn(TableCommand, name="rename-column"):
@@ -171,9 +171,9 @@ class RenameColumn(TableCommand, name="rename-column"):
     new: Annotated[str, argument("NEW", help="Its new name.")]
 
     def run(self) -> None:
-        opened = self.open_table()
-        opened.rename_column(self.column, self.new)
-        _report_change(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
+        table = self.open_table()
+        table.rename_column(self.column, self.new)
+        _report_change(table, f"Renamed the column {self.column} to {self.new}.", json=self.json)
 
 
 class WidenColumn(TableCommand, name="widen-column"):
@@ -183,9 +183,9 @@ class WidenColumn(TableCommand, name="widen-column"):
     type: Type
 
     def run(self) -> None:
-        opened = self.open_table()
-        opened.widen_column(self.column, self.type)
-        _report_change(opened, f"The column {self.column} is {self.type} now.", json=self.json)
+        table = self.open_table()
+        table.widen_column(self.column, self.type)
+        _report_change(table, f"The column {self.column} is {self.type} now.", json=self.json)
 
 
 class SetOption(TableCommand, name="set-option"):
@@ -194,9 +194,9 @@ class SetOption(TableCommand, name="set-option"):
     options: OptionPairs
 
     def run(self) -> None:
-        opened = self.open_table()
-        opened.set_options(pairs(self.options))
-        _report_change(opened, f"Set {', '.join(self.options)}.", json=self.json)
+        table = self.open_table()
+        table.set_options(pairs(self.options))
+        _report_change(table, f"Set {', '.join(self.options)}.", json=self.json)
 
 
 class UnsetOption(TableCommand, name="unset-option"):
@@ -205,9 +205,9 @@ class UnsetOption(TableCommand, name="unset-option"):
     names: Annotated[list[str], argument("KEY", help="Names of options.")]
 
     def run(self) -> None:
-        opened = self.open_table()
-        opened.remove_options(self.names)
-        _report_change(opened, f"Removed {', '.join(self.names)}.", json=self.json)
+        table = self.open_table()
+        table.remove_options(self.names)
+        _report_change(table, f"Removed {', '.join(self.names)}.", json=self.json)
 
 
 def _report_change(opened: Any, text: str, *, json: bool) -> None:
@@ -238,10 +238,10 @@ def _columns(columns: list[str] | None, like: str | None) -> Any:
         return load("lakebed.cli.files").schema_of_file(like)  # readers of files take longer to load than the rest
     fields = []
     for position, text in enumerate(columns or ()):
-        quoted = _QUOTED_NAME.fullmatch(text.strip())
+        quoted_name = _QUOTED_NAME.fullmatch(text.strip())
         name, _, type_text = text.strip().partition(" ")
-        if quoted is not None:
-            mark, inner, type_text = quoted.groups()
+        if quoted_name is not None:
+            mark, inner, type_text = quoted_name.groups()
             name = inner.replace(2 * mark, mark)
         if not type_text.strip():
             raise InvalidRequest(
@@ -249,6 +249,6 @@ def _columns(columns: list[str] | None, like: str | None) -> Any:
                 "with a space in backquotes.",
                 kind="invalid_column",
             )
-        parsed = parse_type(type_text.strip())
-        fields.append(DataField(position, name, parsed.text, nullable=parsed.nullable))
+        column_type = parse_type(type_text.strip())
+        fields.append(DataField(position, name, column_type.text, nullable=column_type.nullable))
     return fields

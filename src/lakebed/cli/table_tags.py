@@ -23,9 +23,9 @@ class Tags(BranchTableCommand, name="tags"):
     """List the tags, oldest snapshot first."""
 
     def run(self) -> None:
-        opened = self.open_branch()
-        written = opened.context.tags.write_time_ms()
-        records = [table_output.of_tag(tag, write_time_ms=written.get(tag.name)) for tag in opened.tags()]
+        table = self.open_branch()
+        write_times_ms = table.context.tags.write_time_ms()
+        records = [table_output.of_tag(tag, write_time_ms=write_times_ms.get(tag.name)) for tag in table.tags()]
         self.grid(
             records,
             ("tag", "snapshot", "committed", "stored", "created", "expires"),
@@ -71,17 +71,17 @@ class CreateTag(_Tagging, name="tag"):
     if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the tag already exists.")] = False
 
     def run(self) -> None:
-        made = self.open_branch().create_tag(self.name, if_not_exists=self.if_not_exists, **self.source())
-        self.result(table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table}.")
+        tag = self.open_branch().create_tag(self.name, if_not_exists=self.if_not_exists, **self.source())
+        self.result(table_output.of_tag(tag), f"The tag {tag.name} pins snapshot {tag.snapshot.id} of {self.table}.")
 
 
 class ReplaceTag(_Tagging, name="replace-tag"):
     """Point an existing tag at another snapshot; the newest by default."""
 
     def run(self) -> None:
-        made = self.open_branch().replace_tag(self.name, **self.source())
+        tag = self.open_branch().replace_tag(self.name, **self.source())
         self.result(
-            table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table} now."
+            table_output.of_tag(tag), f"The tag {tag.name} pins snapshot {tag.snapshot.id} of {self.table} now."
         )
 
 
@@ -92,8 +92,8 @@ class RenameTag(BranchTableCommand, name="rename-tag"):
     to: Annotated[str, argument("NEW", help="Its new name.")]
 
     def run(self) -> None:
-        made = self.open_branch().rename_tag(self.name, self.to)
-        self.result(table_output.of_tag(made), f"The tag {self.name} is called {made.name} now.")
+        tag = self.open_branch().rename_tag(self.name, self.to)
+        self.result(table_output.of_tag(tag), f"The tag {self.name} is called {tag.name} now.")
 
 
 class DropTag(Deletion, BranchTableCommand, name="drop-tag"):
@@ -103,9 +103,9 @@ class DropTag(Deletion, BranchTableCommand, name="drop-tag"):
     if_exists: Annotated[bool, option("--if-exists", help="Succeed if the tag does not exist.")] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         self.ask(f"Drop {output.count(len(self.name), 'tag')} of {self.table} ({', '.join(self.name)})?")
-        report = opened.delete_tag(*self.name, if_exists=self.if_exists, dry_run=self.dry_run)
+        report = table.delete_tag(*self.name, if_exists=self.if_exists, dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)
 
 
@@ -118,8 +118,8 @@ class ExpireTags(Deletion, BranchTableCommand, name="expire-tags"):
     ] = None
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         self.ask(f"Delete the expired tags of {self.table}? (--dry-run lists them.)")
         older_than_ms = None if self.older_than is None else parse_time_ms(self.older_than)
-        report = opened.expire_tags(older_than_ms=older_than_ms, dry_run=self.dry_run)
+        report = table.expire_tags(older_than_ms=older_than_ms, dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)

@@ -29,11 +29,11 @@ class History(BranchTableCommand, name="history"):
     limit: Annotated[int | None, option("--limit", min=1, help="Only this many of the newest.")] = None
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         tags: dict[int, list[str]] = {}
-        for tag in opened.tags():
+        for tag in table.tags():
             tags.setdefault(tag.snapshot.id, []).append(tag.name)
-        snapshots = list(opened.snapshots())[-self.limit if self.limit else 0 :]
+        snapshots = list(table.snapshots())[-self.limit if self.limit else 0 :]
         self.grid(
             [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in snapshots],
             ("snapshot", "committed", "kind", "stored", "change", "tags"),
@@ -96,8 +96,8 @@ class CreateBranch(TableCommand, name="branch"):
     tag: Annotated[str | None, option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None
 
     def run(self) -> None:
-        made = self.open_table().create_branch(self.name, tag=self.tag)
-        newest = made.latest()
+        branch = self.open_table().create_branch(self.name, tag=self.tag)
+        newest = branch.latest()
         start = None if newest is None else newest.id
         self.result(
             {"branch": self.name, "snapshot": start},
@@ -125,11 +125,11 @@ class DropBranch(Deletion, TableCommand, name="drop-branch"):
     name: BranchName
 
     def run(self) -> None:
-        opened = self.open_table()
+        table = self.open_table()
         if self.dry_run:
             check_branch_name(self.name)
-            if not branch_exists(opened.context.store, self.name):
-                raise branch_not_found(opened.context.store, self.name)
+            if not branch_exists(table.context.store, self.name):
+                raise branch_not_found(table.context.store, self.name)
             branch = self.open_table(branch=self.name)
             snapshots, names = [snapshot.id for snapshot in branch.snapshots()], [tag.name for tag in branch.tags()]
             self.result(
@@ -140,7 +140,7 @@ class DropBranch(Deletion, TableCommand, name="drop-branch"):
             )
             return
         self.ask(f"Drop the branch {self.name} of {self.table} with its snapshots and tags?")
-        opened.delete_branch(self.name)
+        table.delete_branch(self.name)
         self.result({"branch": self.name, "deleted": True}, f"Dropped the branch {self.name} of {self.table}.")
 
 
@@ -151,12 +151,12 @@ class FastForward(TableCommand, name="fast-forward"):
     dry_run: Annotated[bool, option("--dry-run", help="Report whether it is allowed; change nothing.")] = False
 
     def run(self) -> None:
-        made = self.open_table().fast_forward(self.name, dry_run=self.dry_run)
+        report = self.open_table().fast_forward(self.name, dry_run=self.dry_run)
         self.result(
-            {"branch": self.name, "dry_run": self.dry_run, **table_output.of_snapshot(made)},
-            f"Would make {self.table} equal to snapshot {made.id} of its branch {self.name}."
+            {"branch": self.name, "dry_run": self.dry_run, **table_output.of_snapshot(report)},
+            f"Would make {self.table} equal to snapshot {report.id} of its branch {self.name}."
             if self.dry_run
-            else f"{self.table} is equal to its branch {self.name} now: snapshot {made.id}.",
+            else f"{self.table} is equal to its branch {self.name} now: snapshot {report.id}.",
         )
 
 
@@ -176,28 +176,28 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
             raise InvalidRequest(
                 "Give exactly one of --version, --tag and --timestamp: where to go back to.", kind="no_version"
             )
-        opened = self.open_branch()
-        goal = opened.resolve(version=target, timestamp_ms=self.timestamp)
+        table = self.open_branch()
+        goal = table.resolve(version=target, timestamp_ms=self.timestamp)
         if self.dry_run:
-            self._preview(opened, goal, target)
+            self._preview(table, goal, target)
             return
         if not self.as_latest:
-            self.ask(lambda: self._question(opened, goal, target))
-        verb = opened.rollback_to_as_latest if self.as_latest else opened.rollback_to
-        made = verb(target) if target is not None else verb(timestamp_ms=self.timestamp)
+            self.ask(lambda: self._question(table, goal, target))
+        verb = table.rollback_to_as_latest if self.as_latest else table.rollback_to
+        report = verb(target) if target is not None else verb(timestamp_ms=self.timestamp)
         self.result(
-            table_output.of_snapshot(made),
-            f"{self.table} is as it was in snapshot {goal.id} again: snapshot {made.id}, "
-            f"{output.count(made.total_record_count, 'row')}.",
+            table_output.of_snapshot(report),
+            f"{self.table} is as it was in snapshot {goal.id} again: snapshot {report.id}, "
+            f"{output.count(report.total_record_count, 'row')}.",
         )
 
     def _question(self, opened: Table, goal: Snapshot, target: str | None) -> str:
         """What would be lost, before the person agrees. Raises what the rollback would be refused with."""
-        hidden = opened.plan_rollback(target, timestamp_ms=self.timestamp).hide
-        tags = [path.removeprefix("tag/tag-") for path in hidden if path.startswith("tag/tag-")]
-        later = output.count(len(hidden) - len(tags), "later version")
-        lost = f" and {output.count(len(tags), 'tag')} ({list_some(tags)})" if tags else ""
-        return f"Roll {self.table} back to snapshot {goal.id} and delete {later}{lost}?"
+        hidden_paths = opened.plan_rollback(target, timestamp_ms=self.timestamp).hide
+        tags = [path.removeprefix("tag/tag-") for path in hidden_paths if path.startswith("tag/tag-")]
+        later = output.count(len(hidden_paths) - len(tags), "later version")
+        lost_tags = f" and {output.count(len(tags), 'tag')} ({list_some(tags)})" if tags else ""
+        return f"Roll {self.table} back to snapshot {goal.id} and delete {later}{lost_tags}?"
 
     def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
         """Say what the rollback would do."""
@@ -206,14 +206,14 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
             opened.rollback_to_as_latest(target, timestamp_ms=self.timestamp, dry_run=True)
         else:
             plan = opened.plan_rollback(target, timestamp_ms=self.timestamp)
-        hidden, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
-        later = output.count(len(hidden), "later version or tag", "later versions and tags")
-        gone = f"{later} and {output.size(freed)} would be deleted"
+        hidden_paths, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
+        later = output.count(len(hidden_paths), "later version or tag", "later versions and tags")
+        loss = f"{later} and {output.size(freed)} would be deleted"
         self.result(
             {
                 "dry_run": True,
                 **table_output.of_snapshot(goal),
-                "versions": list(hidden),
+                "versions": list(hidden_paths),
                 "objects": [
                     {"path": deletable.path, "bytes": deletable.size_bytes, "why": deletable.why}
                     for deletable in plan.doomed
@@ -223,7 +223,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
                 "bytes": freed,
             },
             f"Would roll {opened.name} back to snapshot {goal.id} ({output.ago(goal.time_ms)}, "
-            f"{output.count(goal.total_record_count, 'row')}); {'nothing is deleted' if self.as_latest else gone}.",
+            f"{output.count(goal.total_record_count, 'row')}); {'nothing is deleted' if self.as_latest else loss}.",
         )
 
 
@@ -241,11 +241,11 @@ class Expire(Deletion, BranchTableCommand, name="expire"):
     ] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         older_than_ms = None if self.older_than is None else parse_time_ms(self.older_than)
         self.ask(f"Expire old snapshots of {self.table}? (--dry-run lists them.)")
         with output.progress("expiring") as progress:
-            report = opened.expire(
+            report = table.expire(
                 retain_max=self.retain_max,
                 retain_min=self.retain_min,
                 older_than_ms=older_than_ms,
@@ -265,9 +265,9 @@ class Compact(BranchTableCommand, name="compact"):
     dry_run: Annotated[bool, option("--dry-run", help="Report what would be rewritten; change nothing.")] = False
 
     def run(self) -> None:
-        opened = self.open_branch()
+        table = self.open_branch()
         with output.progress("compacting") as progress:
-            report = opened.compact(
+            report = table.compact(
                 full=self.full,
                 where=pairs(self.partition, like="day=2013-01-31") or None,
                 dry_run=self.dry_run,
@@ -282,7 +282,7 @@ class Collect(Deletion, TableCommand, name="collect"):
     grace: Annotated[str, option("--grace", metavar="AGE", help="Keep files that are younger: '6h', '1 d'.")] = "1 d"
 
     def run(self) -> None:
-        opened, grace_ms = self.open_table(), arguments.duration_ms(self.grace)
+        table, grace_ms = self.open_table(), arguments.duration_ms(self.grace)
         self.ask(f"Delete the orphan files of {self.table}? (--dry-run lists them.)")
-        report = opened.collect(grace_ms=grace_ms, dry_run=self.dry_run)
+        report = table.collect(grace_ms=grace_ms, dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)

@@ -261,9 +261,9 @@ class TenantState:
         elif timeline is not None and timeline.cutoff <= position.lsn:
             policy = self.record.policy
             sentences.append(
-                f"Version {number} can be read on the timeline {timeline.name} while its cutoff, LSN {timeline.cutoff} "
-                f"now, is not above LSN {position.lsn}: retain_rows={policy.retain_rows} and retain_ms={policy.retain_ms} "
-                "of the policy move it."
+                f"Version {number} can be read on the timeline {timeline.name} while its cutoff, LSN "
+                f"{timeline.cutoff} now, is not above LSN {position.lsn}: retain_rows={policy.retain_rows} and "
+                f"retain_ms={policy.retain_ms} of the policy move it."
             )
         alone = self._bytes_alone()
         pins = tuple(self._pin_of(pin, alone) for pin in self._pins_at(position))

@@ -91,8 +91,8 @@ class _Check:
         versions = {newest.manifest_id: (newest, "the newest version")}
         for checkpoint in newest.checkpoints:
             self._add_pinned(checkpoint, versions)
-        for manifest, called in versions.values():
-            self._check_version(manifest, called, is_newest=manifest is newest)
+        for manifest, version_name in versions.values():
+            self._check_version(manifest, version_name, is_newest=manifest is newest)
         self._findings.report.version_count += len(versions)
         self._check_ancestors(newest)
         self._check_clones(newest)
@@ -106,14 +106,14 @@ class _Check:
         return None
 
     def _add_pinned(self, checkpoint: Checkpoint, versions: dict[int, tuple[Manifest, str]]) -> None:
-        called = f"the checkpoint {checkpoint.name or checkpoint.id} ({checkpoint.owner})"
+        version_name = f"the checkpoint {checkpoint.name or checkpoint.id} ({checkpoint.owner})"
         if not checkpoint.is_live(self._now_ms):
             path = manifest_path(checkpoint.manifest_id)
-            self._findings.add("info", "expired_checkpoint", path, f"is held by {called}, which has expired.")
+            self._findings.add("info", "expired_checkpoint", path, f"is held by {version_name}, which has expired.")
         elif checkpoint.manifest_id not in versions:
-            manifest = self._load(checkpoint.manifest_id, called)
+            manifest = self._load(checkpoint.manifest_id, version_name)
             if manifest is not None:
-                versions[checkpoint.manifest_id] = (manifest, called)
+                versions[checkpoint.manifest_id] = (manifest, version_name)
 
     def _check_version(self, manifest: Manifest, called: str, *, is_newest: bool) -> None:
         path = manifest_path(manifest.manifest_id)
@@ -165,21 +165,21 @@ class _Check:
         self._checked.add(file.id)
         self._named.add(file.id)
         owner = locations.owner(file.id)
-        ours = owner == self._place.url
-        shown = sst_path(file.id) if ours else f"{owner}/{sst_path(file.id)}"
-        meta = (self._listed if ours else self._files_of(owner)).get(sst_path(file.id))
+        is_own = owner == self._place.url
+        shown_path = sst_path(file.id) if is_own else f"{owner}/{sst_path(file.id)}"
+        meta = (self._listed if is_own else self._files_of(owner)).get(sst_path(file.id))
         report = self._findings.report
         report.file_count += 1
         report.size_bytes += file.size_bytes
         if file.max_sequence > manifest.last_sequence:
             self._findings.error(
                 "wrong_sequence",
-                shown,
+                shown_path,
                 f"holds sequence {file.max_sequence}, but {called} ends at {manifest.last_sequence}.",
             )
-        if self._findings.check_object(shown, meta, size_bytes=file.size_bytes, needed_by=called) and report.deep:
-            with self._findings.reading(shown, needed_by=called):
-                self._read_whole(file, locations, shown)
+        if self._findings.check_object(shown_path, meta, size_bytes=file.size_bytes, needed_by=called) and report.deep:
+            with self._findings.reading(shown_path, needed_by=called):
+                self._read_whole(file, locations, shown_path)
         self._findings.step(len(self._named))
 
     def _files_of(self, url: str) -> dict[str, ObjectMeta]:
@@ -208,8 +208,8 @@ class _Check:
             sequences = batch.column("sequence").to_numpy()
             smallest, largest = min(smallest, int(sequences.min())), max(largest, int(sequences.max()))
         actual = (rows, first, last, smallest, largest)
-        said = (file.row_count, file.first_key, file.last_key, file.min_sequence, file.max_sequence)
-        if actual != said:
+        stated_facts = (file.row_count, file.first_key, file.last_key, file.min_sequence, file.max_sequence)
+        if actual != stated_facts:
             self._findings.error(
                 "wrong_count",
                 shown,
@@ -255,13 +255,13 @@ class _Check:
         versions: dict[int, tuple[Manifest, str]] = {}
         for checkpoint in newest.checkpoints:
             self._add_pinned(checkpoint, versions)
-        for manifest, called in versions.values():
-            self._check_version(manifest, called, is_newest=False)
+        for manifest, version_name in versions.values():
+            self._check_version(manifest, version_name, is_newest=False)
         self._findings.report.version_count += len(versions)
-        left = [path for path in self._listed if parse_sst(path) is not None]
-        if left:
+        files_left = [path for path in self._listed if parse_sst(path) is not None]
+        if files_left:
             self._findings.add(
-                "info", "destroyed", "", f"is destroyed; {len(left):,} of its files wait for the collector."
+                "info", "destroyed", "", f"is destroyed; {len(files_left):,} of its files wait for the collector."
             )
 
     def _report_orphans(self, newest: Manifest) -> None:

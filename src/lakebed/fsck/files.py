@@ -56,8 +56,8 @@ def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Fi
     buckets = live.column("bucket").to_numpy()
     order = np.lexsort((low, levels, buckets, partitions))
     group = np.stack([partitions[order], buckets[order], levels[order]])
-    same = (group[:, 1:] == group[:, :-1]).all(axis=0) & (levels[order][1:] > 0)
-    overlaps = np.flatnonzero(same & (low[order][1:] <= high[order][:-1]))
+    is_same_run = (group[:, 1:] == group[:, :-1]).all(axis=0) & (levels[order][1:] > 0)
+    overlaps = np.flatnonzero(is_same_run & (low[order][1:] <= high[order][:-1]))
     for position in overlaps.tolist():
         before, after = names[int(order[position])].as_py(), names[int(order[position + 1])].as_py()
         findings.error(
@@ -78,15 +78,15 @@ def check_vectors(
         listed: the objects of the table; a missing index file is reported elsewhere.
         called: the version in messages.
     """
-    fresh = {
+    new_vectors = {
         name: place for name, place in vectors_of(branch, snapshot).items() if (place.path, place.offset) not in seen
     }
-    if not fresh:
+    if not new_vectors:
         return
-    seen.update((place.path, place.offset) for place in fresh.values())
-    live = branch.manifests.live_entries(snapshot)
-    counts = dict(zip(live["file_name"].to_pylist(), live["row_count"].to_pylist(), strict=True))
-    for name, place in fresh.items():
+    seen.update((place.path, place.offset) for place in new_vectors.values())
+    live_entries = branch.manifests.live_entries(snapshot)
+    counts = dict(zip(live_entries["file_name"].to_pylist(), live_entries["row_count"].to_pylist(), strict=True))
+    for name, place in new_vectors.items():
         if name not in counts:
             findings.add("warning", "stale_vector", place.path, f"marks rows of {name}, which {called} does not have.")
             continue
@@ -109,12 +109,12 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
         files: `ENTRY_SCHEMA` plus ``path``, ``needed_by`` and ``branch``, whose schemas count. Files found missing or
             of another size are skipped: `table.py` has reported them.
     """
-    broken = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
+    damaged_paths = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
     paths, needers, branches = (files[name].to_pylist() for name in ("path", "needed_by", "branch"))
     lines = {branch: table if branch is None else branch_of(table, branch) for branch in set(branches)}
-    described = files_of(files.select(ENTRY_SCHEMA.names))
-    for path, needed_by, branch, file in zip(paths, needers, branches, described, strict=True):
-        if path not in broken:
+    data_files = files_of(files.select(ENTRY_SCHEMA.names))
+    for path, needed_by, branch, file in zip(paths, needers, branches, data_files, strict=True):
+        if path not in damaged_paths:
             with findings.reading(path, needed_by=needed_by):
                 _check_file(lines[branch], path, file, findings)
         findings.step(len(paths))
@@ -123,8 +123,8 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
 def _check_file(table: Table, path: str, file: DataFile, findings: Findings) -> None:
     schema = table.context.schemas.load(file.schema_id)
     store, name = place_of(table.store, path)
-    opened = open_data_file(store, name, size_bytes=file.file_size)
-    rows = opened.read(columns=opened.column_names)
+    data_file = open_data_file(store, name, size_bytes=file.file_size)
+    rows = data_file.read(columns=data_file.column_names)
     if rows.num_rows != file.row_count:
         findings.error("wrong_count", path, f"has {rows.num_rows:,} rows; its manifest says {file.row_count:,}.")
         return
@@ -149,9 +149,11 @@ def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, 
     """Check that keys ascend, each once, from the least to the greatest stated; also numbers and deletes."""
     keys, types = schema.key_fields, [field.type for field in schema.key_fields]
     columns = [rows.column(field.name).combine_chunks() for field in keys]
-    stated = [decode_rows(pa.array([row], pa.binary()), types) for row in (file.min_key, file.max_key)]
-    same = [[bound.cast(column.type) for bound, column in zip(row, columns, strict=True)] for row in stated]
-    codes, low, high = encode_keys([columns, *same])
+    stated_bounds = [decode_rows(pa.array([row], pa.binary()), types) for row in (file.min_key, file.max_key)]
+    cast_bounds = [
+        [bound.cast(column.type) for bound, column in zip(row, columns, strict=True)] for row in stated_bounds
+    ]
+    codes, low, high = encode_keys([columns, *cast_bounds])
     if not (codes[1:] > codes[:-1]).all():  # their difference may be more than 64 bits hold
         findings.error("unsorted", path, "is not sorted by its key, or has a key twice.")
     elif int(codes[0]) != int(low[0]) or int(codes[-1]) != int(high[0]):
@@ -161,8 +163,8 @@ def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, 
         if (bounds["min"], bounds["max"]) != (file.min_sequence_number, file.max_sequence_number):
             findings.error("wrong_sequence", path, "has other sequence numbers than its manifest says.")
     if KIND_COLUMN in rows.column_names and file.delete_row_count is not None:
-        kept = pc.is_in(rows.column(KIND_COLUMN), value_set=pa.array(ADD_KINDS, pa.int8()))
-        deletes = rows.num_rows - (pc.sum(kept).as_py() or 0)
+        is_kept = pc.is_in(rows.column(KIND_COLUMN), value_set=pa.array(ADD_KINDS, pa.int8()))
+        deletes = rows.num_rows - (pc.sum(is_kept).as_py() or 0)
         if deletes != file.delete_row_count:
             findings.error("wrong_count", path, f"has {deletes} deletes; its manifest says {file.delete_row_count}.")
 
@@ -176,17 +178,17 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
     if not fields or not file.value_stats.null_counts:
         return
     types = [field.type for field in fields]
-    least = decode_rows(pa.array([file.value_stats.min_values], pa.binary()), types)
+    least_values = decode_rows(pa.array([file.value_stats.min_values], pa.binary()), types)
     greatest = decode_rows(pa.array([file.value_stats.max_values], pa.binary()), types)
     for position, field in enumerate(fields):
         if field.name not in rows.column_names:
             continue
         column = rows.column(field.name)
-        stated = file.value_stats.null_counts[position]
-        if stated is not None and stated != column.null_count:
-            sentence = f"has {column.null_count} nulls in {field.name}; its manifest says {stated}."
+        stated_count = file.value_stats.null_counts[position]
+        if stated_count is not None and stated_count != column.null_count:
+            sentence = f"has {column.null_count} nulls in {field.name}; its manifest says {stated_count}."
             findings.error("wrong_statistics", path, sentence, column=field.name)
-        if not _is_outside(column, least[position], greatest[position]):
+        if not _is_outside(column, least_values[position], greatest[position]):
             continue
         sentence = f"has values of {field.name} outside the bounds in its manifest"
         if file.stats_version != STATS_VERSION and _may_be_wrong(column):
@@ -202,9 +204,9 @@ def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) ->
         return False  # also of a nested column, which has no order
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return True
-    below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
-    above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()
-    return bool(below) or bool(above)
+    is_below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
+    is_above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()
+    return bool(is_below) or bool(is_above)
 
 
 def _may_be_wrong(column: pa.ChunkedArray) -> bool:

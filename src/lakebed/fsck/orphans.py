@@ -44,19 +44,19 @@ def report_orphans(
         for path, meta in listed.items()
         if path not in needed and not _is_own(path) and _name_of(path) not in external
     ]
-    others = [meta for meta in unnamed if _is_of_store(meta.path)]
-    orphans = [meta for meta in unnamed if not _is_of_store(meta.path)] if others else unnamed
+    store_files = [meta for meta in unnamed if _is_of_store(meta.path)]
+    orphans = [meta for meta in unnamed if not _is_of_store(meta.path)] if store_files else unnamed
     for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
         age_s = max(0, now_ms - meta.modified_ms) // 1000
         sentence = f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old)."
         findings.orphan(meta, sentence, bytes=meta.size_bytes, modified_ms=meta.modified_ms)
-    if others:
-        total = sum(meta.size_bytes for meta in others)
+    if store_files:
+        total = sum(meta.size_bytes for meta in store_files)
         sentence = (
-            f"{len(others):,} files ({total:,} bytes) in the table's folder are of another store, such as "
-            f"{others[0].path}. A collection leaves them alone; to drop the table deletes them."
+            f"{len(store_files):,} files ({total:,} bytes) in the table's folder are of another store, such as "
+            f"{store_files[0].path}. A collection leaves them alone; to drop the table deletes them."
         )
-        findings.add("info", "not_ours", Layout().schema_folder, sentence, count=len(others), bytes=total)
+        findings.add("info", "not_ours", Layout().schema_folder, sentence, count=len(store_files), bytes=total)
 
 
 def _is_of_store(path: str) -> bool:
@@ -71,12 +71,12 @@ def _name_of(path: str) -> str:
 
 def _is_own(path: str) -> bool:
     """Return whether a path belongs to the table although no version names it: versions, hints, lakebed's files."""
-    inside = path.split("/", 2)[2] if path.startswith("branch/branch-") and path.count("/") > 1 else path
-    if inside.startswith(("lakebed/", "consumer/")):
+    relative = path.split("/", 2)[2] if path.startswith("branch/branch-") and path.count("/") > 1 else path
+    if relative.startswith(("lakebed/", "consumer/")):
         return True
     if any(parse(path) is not None for parse in (parse_snapshot, parse_schema, parse_tag, parse_changelog)):
         return True
-    return inside in {"snapshot/LATEST", "snapshot/EARLIEST", "changelog/LATEST", "changelog/EARLIEST"}
+    return relative in {"snapshot/LATEST", "snapshot/EARLIEST", "changelog/LATEST", "changelog/EARLIEST"}
 
 
 def list_external(table: Table, listed: Iterable[str], used: Collection[str]) -> dict[str, ObjectMeta]:
@@ -109,10 +109,10 @@ def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collectio
         return
     owner = owner_of(table.store)
     is_ours = [False] * len(unnamed) if owner is None else is_marked(pa.array(unnamed), owner).tolist()
-    for url in (url for url, ours in zip(unnamed, is_ours, strict=True) if ours):
+    for url in (url for url, is_own in zip(unnamed, is_ours, strict=True) if is_own):
         size_bytes = outside[url].size_bytes
         findings.orphan(outside[url], f"is named by no version ({size_bytes:,} bytes).", bytes=size_bytes)
-    others = [url for url, ours in zip(unnamed, is_ours, strict=True) if not ours]
+    others = [url for url, is_own in zip(unnamed, is_ours, strict=True) if not is_own]
     if others:
         total = sum(outside[url].size_bytes for url in others)
         sentence = (
@@ -144,6 +144,6 @@ def check_iceberg(table: Table, listed: Mapping[str, ObjectMeta], findings: Find
         elif findings.report.deep and "~list-" in path:
             with findings.reading(path, needed_by="Iceberg's clients"):
                 for url, size_bytes in decode_list(table.store.get(path), path=path):
-                    inside = url.removeprefix(f"{table.url}/")
-                    if inside != url:  # a lake that was moved has lists of its old place too
-                        findings.check_object(inside, listed.get(inside), size_bytes=size_bytes, needed_by=path)
+                    relative = url.removeprefix(f"{table.url}/")
+                    if relative != url:  # a lake that was moved has lists of its old place too
+                        findings.check_object(relative, listed.get(relative), size_bytes=size_bytes, needed_by=path)

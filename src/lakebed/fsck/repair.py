@@ -168,17 +168,17 @@ class _BranchRepairer:
 
     def run(self, *, dry_run: bool) -> BranchRepair:
         head = self._table.latest()
-        live = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
+        live_entries = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
         if not dry_run:
             check_writable(self._table.schema)
-        self._recompute(live)
+        self._recompute(live_entries)
         snapshot = None
         if self._described and not dry_run:
             snapshot = commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._stage))
         return BranchRepair(
             table=self._table.name,
             branch=self._table.branch or MAIN_BRANCH,
-            file_count=live.num_rows,
+            file_count=live_entries.num_rows,
             described_count=len(self._described),
             wrong_count=self._wrong_count,
             read_bytes=self._read_bytes,
@@ -195,11 +195,11 @@ class _BranchRepairer:
                 file = files[member]
                 path = file.external_path or f"{group.folder}/{file.file_name}"
                 try:
-                    described = self._anew(path, file, folders=(group.folder, *group.other_folders))
+                    described_file = self._anew(path, file, folders=(group.folder, *group.other_folders))
                 except (Corruption, InvalidRequest, NotFound, UnsupportedFormat) as problem:
                     self._skipped.append(SkippedFile(path, problem.message))
                 else:
-                    self._described[group.partition, group.bucket, file.file_name] = described
+                    self._described[group.partition, group.bucket, file.file_name] = described_file
                 done_count += 1
                 if self._progress is not None:
                     self._progress(Progress(done_count, len(files)))
@@ -210,24 +210,24 @@ class _BranchRepairer:
         keys = schema.key_fields
         names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
         values = schema.fields if names is None else schema.select_fields(names)
-        wanted = {column.name: column for column in (*keys, *values)}
+        columns_by_name = {column.name: column for column in (*keys, *values)}
         parts: list[tuple[int, Stats, Stats]] = []
-        opened = open_in_folders(self._table.store, file, folders=folders)
-        for rows in self._groups(path, file, opened, wanted):
+        data_file = open_in_folders(self._table.store, file, folders=folders)
+        for rows in self._groups(path, file, data_file, columns_by_name):
             parts.append((rows.num_rows, compute_stats(rows, keys, truncate=None), compute_stats(rows, values)))
         if sum(count for count, _, _ in parts) != file.row_count:
             raise Corruption(f"The data file {path} does not have the {file.row_count} rows of its entry.", path=path)
         counts = [count for count, _, _ in parts]
-        described = replace(
+        described_file = replace(
             file,
             key_stats=merge_stats([key for _, key, _ in parts], counts, keys) if parts and keys else file.key_stats,
             value_stats=merge_stats([value for _, _, value in parts], counts, values) if parts else file.value_stats,
             stats_version=STATS_VERSION,
         )
-        self._wrong_count += _leaves_rows_out(file.value_stats, described.value_stats, values) or _leaves_rows_out(
-            file.key_stats, described.key_stats, keys
+        self._wrong_count += _leaves_rows_out(file.value_stats, described_file.value_stats, values) or _leaves_rows_out(
+            file.key_stats, described_file.key_stats, keys
         )
-        return described
+        return described_file
 
     def _groups(
         self, path: str, file: DataFile, opened: OpenDataFile, wanted: Mapping[str, DataField]
@@ -247,14 +247,14 @@ class _BranchRepairer:
 
     def _stage(self, head: Snapshot | None) -> StagedChange:
         """A change without rows of its own whose base has the new entries."""
-        live = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
-        rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
+        live_entries = NO_ENTRIES if head is None else self._table.context.manifests.live_entries(head)
+        rows = zip(*(live_entries[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
         files = [self._described.get(row) for row in rows]
         for stats in ("key_stats", "value_stats"):
             for part, member in (("min", "min_values"), ("max", "max_values"), ("null_counts", "null_counts")):
-                live = _with_column(live, f"{stats}_{part}", files, attrgetter(f"{stats}.{member}"))
-        live = _with_column(live, "stats_version", files, attrgetter("stats_version"))
-        return StagedChange(entries=NO_ENTRIES, base=head, live=live)
+                live_entries = _with_column(live_entries, f"{stats}_{part}", files, attrgetter(f"{stats}.{member}"))
+        live_entries = _with_column(live_entries, "stats_version", files, attrgetter("stats_version"))
+        return StagedChange(entries=NO_ENTRIES, base=head, live=live_entries)
 
 
 def _leaves_rows_out(stated: Stats, true: Stats, fields: Sequence[DataField]) -> bool:
@@ -281,10 +281,10 @@ def _with_column(
     """Replace a column's values for the files with new statistics."""
     place = ENTRY_SCHEMA.get_field_index(name)
     kind = ENTRY_SCHEMA.field(place)
-    replaced = pa.array([None if file is None else member(file) for file in files], kind.type)
+    new_values = pa.array([None if file is None else member(file) for file in files], kind.type)
     is_new = pa.array([file is not None for file in files])
-    old = entries.column(place).combine_chunks()
-    whole = pa.concat_arrays([old, replaced]) if len(old) else replaced
+    old_values = entries.column(place).combine_chunks()
+    values = pa.concat_arrays([old_values, new_values]) if len(old_values) else new_values
     count = len(files)
     indices = pc.if_else(is_new, pa.array(range(count, 2 * count)), pa.array(range(count)))
-    return entries.set_column(place, kind, whole.take(indices))
+    return entries.set_column(place, kind, values.take(indices))

@@ -102,12 +102,12 @@ class _Check:
             self._listed.update((meta.path, meta) for meta in self._home.store.list(folder))
         heads = self._heads()
         expired = self._load_expired()
-        for commit_id, called in heads:
-            self._check_history(commit_id, called)
+        for commit_id, ref_name in heads:
+            self._check_history(commit_id, ref_name)
         for commit_id, commit in self._commits.items():
             if commit is not None:
-                called = f"the commit {commit_id[:SHOWN_CHARACTERS]}"
-                self._check_metarange(commit.metarange, called, objects_there=commit_id not in expired)
+                ref_name = f"the commit {commit_id[:SHOWN_CHARACTERS]}"
+                self._check_metarange(commit.metarange, ref_name, objects_there=commit_id not in expired)
         self._findings.report.version_count += sum(commit is not None for commit in self._commits.values())
         self._check_staged()
         self._report_imports()
@@ -132,7 +132,7 @@ class _Check:
                     for commit_id in (line.before, line.after)
                     if commit_id
                 ]
-        if not any(called.startswith("the branch ") for _, called in heads) and (heads or self._has_history()):
+        if not any(ref_name.startswith("the branch ") for _, ref_name in heads) and (heads or self._has_history()):
             self._findings.error("missing", "branches", "has no branch.")
         return heads
 
@@ -155,23 +155,23 @@ class _Check:
         return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
     def _check_history(self, commit_id: str, called: str) -> None:
-        waiting = [(commit_id, called)]
-        while waiting:
-            next_id, needed_by = waiting.pop()
+        queue = [(commit_id, called)]
+        while queue:
+            next_id, needed_by = queue.pop()
             if next_id in self._commits:
                 continue
             commit = self._commits[next_id] = self._load(next_id, needed_by)
             if commit is not None:
-                waiting += [(parent, f"the commit {next_id[:SHOWN_CHARACTERS]}") for parent in commit.parents]
+                queue += [(parent, f"the commit {next_id[:SHOWN_CHARACTERS]}") for parent in commit.parents]
 
     def _load(self, commit_id: str, needed_by: str) -> Commit | None:
         key = self._home.keys.commit(commit_id)
-        shown = f"commits/{commit_id}"
+        shown_path = f"commits/{commit_id}"
         raw = self._snapshot.get(key)
         if raw is None:
-            self._findings.missing(shown, needed_by)
+            self._findings.missing(shown_path, needed_by)
             return None
-        with self._findings.reading(shown, needed_by=needed_by):
+        with self._findings.reading(shown_path, needed_by=needed_by):
             return decode_record(raw, Commit, key=key)
         return None
 
@@ -275,15 +275,15 @@ class _Check:
 
     def _check_staged(self) -> None:
         """Check the entries of a branch's tokens; entries of dropped tokens wait for the cleanup."""
-        for token, called in self._tokens:
+        for token, ref_name in self._tokens:
             prefix = self._home.keys.token(token)
             entries = []
             for key, value in self._snapshot.scan(*prefix_range(prefix)):
                 if value != TOMBSTONE:
-                    shown = f"staging/{token}"
-                    with self._findings.reading(shown, needed_by=called):
-                        entries.append((key[len(prefix) :], decode_entry(value, where=shown)))
-            self._check_objects(entries, called)
+                    shown_path = f"staging/{token}"
+                    with self._findings.reading(shown_path, needed_by=ref_name):
+                        entries.append((key[len(prefix) :], decode_entry(value, where=shown_path)))
+            self._check_objects(entries, ref_name)
 
     def _report_imports(self) -> None:
         if self._import_count and not self._findings.report.deep:

@@ -69,27 +69,35 @@ class _Used:
 
 def check_table(table: Table, findings: Findings) -> None:
     """Check a table with all its branches and report into `findings`."""
-    listed = {meta.path: meta for meta in table.store.list("")}
-    used = _Used()
-    for branch in sorted({branch_of(path) for path in listed if parse_schema(path) is not None}):
+    metas_by_path = {meta.path: meta for meta in table.store.list("")}
+    used_files = _Used()
+    for branch in sorted({branch_of(path) for path in metas_by_path if parse_schema(path) is not None}):
         with findings.reading(f"branch/branch-{branch}", needed_by=f"branch {branch}"):
-            opened = Table.open(table.store, name=table.name, branch=branch, environment=table.context.environment)
-            _BranchCheck(opened, [path for path in listed if branch_of(path) == branch], listed, used, findings).run()
+            branch_table = Table.open(
+                table.store, name=table.name, branch=branch, environment=table.context.environment
+            )
+            _BranchCheck(
+                branch_table,
+                [path for path in metas_by_path if branch_of(path) == branch],
+                metas_by_path,
+                used_files,
+                findings,
+            ).run()
     outside: dict[str, ObjectMeta] | None = None
     with findings.reading("", needed_by="the table"):
-        outside = list_external(table, listed, used.external)
-    if used.files is not None and outside is None:
-        used.files = used.files.filter(pc.is_null(used.files["external_path"]))
-    if used.files is not None:
-        _check_sizes(used.files, {**listed, **(outside or {})}, findings)
-        findings.report.file_count += used.files.num_rows
-        findings.report.size_bytes += pc.sum(used.files["file_size"]).as_py() or 0
+        outside = list_external(table, metas_by_path, used_files.external)
+    if used_files.files is not None and outside is None:
+        used_files.files = used_files.files.filter(pc.is_null(used_files.files["external_path"]))
+    if used_files.files is not None:
+        _check_sizes(used_files.files, {**metas_by_path, **(outside or {})}, findings)
+        findings.report.file_count += used_files.files.num_rows
+        findings.report.size_bytes += pc.sum(used_files.files["file_size"]).as_py() or 0
         if findings.report.deep:
-            check_data_files(table, used.files, findings)
-    needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
-    report_orphans(table, listed, needed=needed, urls=used.external, findings=findings)
-    check_iceberg(table, listed, findings)
-    report_unnamed(table, outside or {}, used.external, findings)
+            check_data_files(table, used_files.files, findings)
+    needed_paths = used_files.paths | (set() if used_files.files is None else set(used_files.files["path"].to_pylist()))
+    report_orphans(table, metas_by_path, needed=needed_paths, urls=used_files.external, findings=findings)
+    check_iceberg(table, metas_by_path, findings)
+    report_unnamed(table, outside or {}, used_files.external, findings)
 
 
 class _BranchCheck:
@@ -119,12 +127,12 @@ class _BranchCheck:
         self._check_field_ids(self._table.schema)
         versions = self._versions()
         self._findings.report.version_count += len(versions)
-        seen: set[str] = set()
+        seen_paths: set[str] = set()
         for version in versions:
             # A tag and its snapshot name the same lists: once is enough.
             key = f"{version.snapshot.base_manifest_list} {version.snapshot.delta_manifest_list}"
-            if key not in seen:
-                seen.add(key)
+            if key not in seen_paths:
+                seen_paths.add(key)
                 self._check_version(version)
             self._findings.step(len(versions))
         self._check_changelogs()
@@ -144,9 +152,9 @@ class _BranchCheck:
             with self._findings.reading(path, needed_by="the table"):
                 body = self._table.store.get(path)
                 if tag is not None:
-                    decoded = decode_tag(body, name=tag, path=path)
-                    versions.append(_Version(decoded.snapshot, f"tag {tag}"))
-                    self._check_lifetime(decoded, path)
+                    decoded_tag = decode_tag(body, name=tag, path=path)
+                    versions.append(_Version(decoded_tag.snapshot, f"tag {tag}"))
+                    self._check_lifetime(decoded_tag, path)
                     continue
                 snapshot = decode_snapshot(body, path=path)
                 if snapshot.id != snapshot_id:
@@ -166,42 +174,42 @@ class _BranchCheck:
             names.setdefault(column.id, []).append(column.name)
             for name, field_id in name_fields(column.name, parse_type(column.type)):
                 names.setdefault(field_id, []).append(name)
-        for field_id, shared in names.items():
-            if len(shared) > 1:
+        for field_id, names_of_id in names.items():
+            if len(names_of_id) > 1:
                 self._findings.add(
                     "warning",
                     "field_id_twice",
                     self._table.context.layout.schema(newest.id),
-                    f"gives {list_some(shared)} the same field id {field_id}: clients of Paimon and Iceberg cannot "
-                    "open the table, or take values of one for those of the other. Copy its rows to a new table.",
-                    columns=shared,
+                    f"gives {list_some(names_of_id)} the same field id {field_id}: clients of Paimon and Iceberg "
+                    "cannot open the table, or take values of one for those of the other. Copy its rows to a new table.",
+                    columns=names_of_id,
                 )
 
     def _check_version(self, version: _Version) -> None:
-        snapshot, called = version.snapshot, version.called
-        self._check_schema(snapshot.schema_id, called)
-        base = self._metas(snapshot.base_manifest_list, snapshot.base_manifest_list_size, called)
-        delta = self._metas(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, called)
-        self._check_changelog(snapshot, called)
-        self._check_few(snapshot, called)
-        base_entries = None if base is None else self._entries(base, called)
-        delta_entries = None if delta is None else self._entries(delta, called)
+        snapshot, title = version.snapshot, version.called
+        self._check_schema(snapshot.schema_id, title)
+        base = self._metas(snapshot.base_manifest_list, snapshot.base_manifest_list_size, title)
+        delta = self._metas(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, title)
+        self._check_changelog(snapshot, title)
+        self._check_few(snapshot, title)
+        base_entries = None if base is None else self._entries(base, title)
+        delta_entries = None if delta is None else self._entries(delta, title)
         if base_entries is None or delta_entries is None:
             return
-        live = fold(pa.concat_tables([base_entries, delta_entries]))
-        kinds = live.column("kind").to_numpy()
+        live_entries = fold(pa.concat_tables([base_entries, delta_entries]))
+        kinds = live_entries.column("kind").to_numpy()
         if not (kinds == ADD).all():
             lonely = int((kinds != ADD).sum())
             self._findings.add(
                 "warning",
                 "lonely_delete",
                 self._table.context.layout.manifest(snapshot.delta_manifest_list),
-                f"deletes {lonely} files that {called} does not have.",
+                f"deletes {lonely} files that {title} does not have.",
             )
-            live = live.filter(pa.array(kinds == ADD))
-        self._check_counts(snapshot, called, live, delta_entries)
-        check_runs(live, schema=self._table.schema, called=called, findings=self._findings)
-        self._use_files(called, live)
+            live_entries = live_entries.filter(pa.array(kinds == ADD))
+        self._check_counts(snapshot, title, live_entries, delta_entries)
+        check_runs(live_entries, schema=self._table.schema, called=title, findings=self._findings)
+        self._use_files(title, live_entries)
 
     def _metas(self, name: str, size_bytes: int | None, called: str) -> list[ManifestMeta] | None:
         """Return the manifests that a list names; None when it is unreadable."""
@@ -252,8 +260,8 @@ class _BranchCheck:
             return
         if pc.sum(pc.list_value_length(live["extra_files"])).as_py():
             self._use_paths(live)
-            place, kept = live.schema.get_field_index("extra_files"), live.schema.field("extra_files")
-            live = live.set_column(place, kept, pa.array([[]] * live.num_rows, kept.type))
+            place, field = live.schema.get_field_index("extra_files"), live.schema.field("extra_files")
+            live = live.set_column(place, field, pa.array([[]] * live.num_rows, field.type))
         files = live.append_column("path", pa.array(self._paths(live), pa.string())).append_column(
             "needed_by", pa.array([called] * live.num_rows, pa.string())
         )
@@ -261,14 +269,14 @@ class _BranchCheck:
         if self._used.files is None:
             self._used.files = files
         else:
-            known = pc.is_in(files["path"], value_set=self._used.files["path"].combine_chunks())
-            self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(known))])
+            is_known = pc.is_in(files["path"], value_set=self._used.files["path"].combine_chunks())
+            self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(is_known))])
 
     def _paths(self, live: pa.Table) -> list[str]:
         """Return the path of each file; of a missing one, the path where it would be written today."""
-        named = paths_of(live, self._folders_of)
+        named_paths = paths_of(live, self._folders_of)
         paths: list[str | None] = live["external_path"].to_pylist()
-        for row, path in zip(named["row"].to_pylist(), named["path"].to_pylist(), strict=True):
+        for row, path in zip(named_paths["row"].to_pylist(), named_paths["path"].to_pylist(), strict=True):
             if paths[row] is None or (paths[row] not in self._listed and path in self._listed):
                 paths[row] = path
         return [path for path in paths if path is not None]
@@ -282,11 +290,11 @@ class _BranchCheck:
                 continue
             with self._findings.reading(path, needed_by="the table"):
                 snapshot = decode_snapshot(self._table.store.get(path), path=path)
-                called = f"changelog {snapshot.id}"
+                version_name = f"changelog {snapshot.id}"
                 if snapshot.changelog_manifest_list:
-                    self._check_changelog(snapshot, called)
+                    self._check_changelog(snapshot, version_name)
                 else:
-                    self._use_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, called)
+                    self._use_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, version_name)
 
     def _check_changelog(self, snapshot: Snapshot, called: str) -> None:
         """Note the changelog files of a version. Those of a snapshot exist; other clients expire those of a tag."""
@@ -310,9 +318,9 @@ class _BranchCheck:
 
     def _use_paths(self, entries: pa.Table) -> None:
         """Note all paths of entries, including extra files next to external files."""
-        named = paths_of(entries, self._folders_of, own_outside=self._own_files.among)["path"].to_pylist()
-        self._used.paths.update(named)
-        self._used.external.update(filter(is_url, named))
+        named_paths = paths_of(entries, self._folders_of, own_outside=self._own_files.among)["path"].to_pylist()
+        self._used.paths.update(named_paths)
+        self._used.external.update(filter(is_url, named_paths))
 
     def _check_few(self, snapshot: Snapshot, called: str) -> None:
         """Check index manifest, index files and statistics, which a version names one by one."""

@@ -43,7 +43,7 @@ def check_tenant(lake: Stores, name: str, findings: Findings) -> None:
 
 def check_objects(root: LakeRoot, records: Records, name: str, findings: Findings) -> None:
     """As `check_tenant`, with the records of the tenants."""
-    listed = {meta.path: meta for meta in root.store.list(tenant_folder(name))}
+    metas_by_path = {meta.path: meta for meta in root.store.list(tenant_folder(name))}
     try:
         state = records.state(name)
     except NotFound as problem:
@@ -51,19 +51,19 @@ def check_objects(root: LakeRoot, records: Records, name: str, findings: Finding
             raise
         findings.missing(str(problem.facts.get("path", "manifest")), "the newest committed transaction")
         return
-    check = _Check(root, records, state, listed, findings)
+    check = _Check(root, records, state, metas_by_path, findings)
     findings.report.version_count += max(1, len(state.versions()))
     if state.record.manifest is not None:
         path, size_bytes = state.record.manifest.path, state.record.manifest.size_bytes
         check.is_intact(path, size_bytes=size_bytes, needed_by="the ledger")
-    checked = set[str]()
+    checked_paths = set[str]()
     for timeline in state.manifest.timelines:
         for file in timeline.files.files():
             path = _path(name, timeline, file)
-            if path not in checked:
-                checked.add(path)
+            if path not in checked_paths:
+                checked_paths.add(path)
                 check.layer(path, file, needed_by=f"the timeline {timeline.name}")
-                findings.step(len(checked))
+                findings.step(len(checked_paths))
     check.orphans()
 
 
@@ -134,14 +134,14 @@ class _Check:
 
 
 def _paths_of(state: TenantState) -> set[str]:
-    named = {
+    named_paths = {
         _path(state.name, timeline, file) for timeline in state.manifest.timelines for file in timeline.files.files()
     }
     if state.record.manifest is not None:
-        named.add(state.record.manifest.path)
+        named_paths.add(state.record.manifest.path)
     if state.record.deadlist is not None:
-        named.add(state.record.deadlist)
-    return named
+        named_paths.add(state.record.deadlist)
+    return named_paths
 
 
 def _path(tenant: str, timeline: TimelineIndex, file: FileMeta) -> str:

@@ -36,8 +36,8 @@ class BadRow:
     def sentence(self) -> str:
         """Return the row for a message."""
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
-        shown = self.text if len(self.text) <= _TEXT_MAX else self.text[: _TEXT_MAX - 1] + "…"
-        return f"{place}: {' '.join(shown.splitlines())}" + (f" ({self.reason})" if self.reason else "")
+        excerpt = self.text if len(self.text) <= _TEXT_MAX else self.text[: _TEXT_MAX - 1] + "…"
+        return f"{place}: {' '.join(excerpt.splitlines())}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class BadRows:
     def sentence(self) -> str:
         """Return the number of bad rows and the first of them, for a message."""
         verb = "does" if self.bad_count == 1 else "do"
-        shown = "; ".join(row.sentence() for row in self.first)
-        more = f"; and {self.bad_count - len(self.first):,} more" if self.bad_count > len(self.first) else ""
-        return f"{self.bad_count:,} of {self.row_count:,} rows {verb} not fit the schema: {shown}{more}"
+        sentences = "; ".join(row.sentence() for row in self.first)
+        more_text = f"; and {self.bad_count - len(self.first):,} more" if self.bad_count > len(self.first) else ""
+        return f"{self.bad_count:,} of {self.row_count:,} rows {verb} not fit the schema: {sentences}{more_text}"
 
 
 def local_path(url: str) -> str | None:
@@ -72,14 +72,14 @@ def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") ->
 
     Cost: one pass over the file, until all are found.
     """
-    wanted = [record.splitlines() or [""] for record in records]
+    record_lines = [record.splitlines() or [""] for record in records]
     numbers: list[int | None] = [None] * len(records)
-    window: deque[str] = deque(maxlen=max(map(len, wanted), default=1))
+    window: deque[str] = deque(maxlen=max(map(len, record_lines), default=1))
     missing = len(records)
     with _open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             window.append(line.rstrip("\n"))
-            for position, parts in enumerate(wanted):
+            for position, parts in enumerate(record_lines):
                 if numbers[position] is None and list(window)[-len(parts) :] == parts:
                     numbers[position] = number - len(parts) + 1
                     missing -= 1

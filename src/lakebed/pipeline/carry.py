@@ -208,9 +208,9 @@ class _Search:
         return candidate or self._old(identity)
 
     def _old(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
-        needed = {view.fingerprint for view in identity.views if view != identity.step}
+        needed_views = {view.fingerprint for view in identity.views if view != identity.step}
         for views, candidate in reversed(self._legacy.get(identity.step.fingerprint, [])):
-            if needed <= views:
+            if needed_views <= views:
                 return candidate
         return None
 
@@ -258,15 +258,15 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
     """Return the error that lists the steps that would run again, and how to decide."""
-    shown = [
+    names = [
         f"'{step.identity.step.name}' (line {step.identity.step.line}: {step.reason})" for step in again[:_SHOWN_MAX]
     ]
-    more = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
+    rest = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
     count = (
         "1 step that an earlier run finished" if len(again) == 1 else f"{len(again)} steps that earlier runs finished"
     )
     return InvalidRequest(
-        f"{plan.file}: {count} would run again: {', '.join(shown)}{more}. Nothing was done. Say --replay and the name "
+        f"{plan.file}: {count} would run again: {', '.join(names)}{rest}. Nothing was done. Say --replay and the name "
         "to run a step again, or --carry and the name to keep what was done; both take patterns, such as "
         f"--replay '{again[0].identity.step.kind} *', and can be repeated.",
         kind="replay_needed",
@@ -294,8 +294,8 @@ def input_change(
 ) -> str | None:
     """Return how the input differs from the record's; None: it does not. An unknown input counts as unchanged."""
     now = _content(record, identity, content)
-    known = (record.metrics.get("content"), record.metrics.get(_ACCEPTED))
-    return None if now is None or now in known else "its input has changed"
+    known_inputs = (record.metrics.get("content"), record.metrics.get(_ACCEPTED))
+    return None if now is None or now in known_inputs else "its input has changed"
 
 
 def _content(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:

@@ -146,20 +146,22 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
         require_java()
     except InvalidRequest as error:
         return f"Its SQL was not checked: {error.message}"
-    known = _names_by_step(plan, tables)
+    names_by_step = _names_by_step(plan, tables)
     accepted: dict[tuple[str, str], frozenset[str]] = {}
     with lakebed.spark.sql_parser.sql_parser() as parse:
-        for step, what, kind, text in texts:
+        for step, subject, kind, text in texts:
             if (kind, text) not in accepted:
                 parse_result = parse(kind, text)
                 if parse_result.wrong is not None:
-                    raise plan.location(step).error(f"{what} is not SQL that Spark understands: {parse_result.wrong}")
+                    raise plan.location(step).error(
+                        f"{subject} is not SQL that Spark understands: {parse_result.wrong}"
+                    )
                 accepted[kind, text] = parse_result.tables
-            names = known[step.ordinal]
+            names = names_by_step[step.ordinal]
             for name in sorted(accepted[kind, text]):
                 if name.lower() not in {other.lower() for other in names}:  # Spark ignores case
                     raise plan.location(step).error(
-                        f"{what} reads '{name}': there is neither a table nor a view of this name in the lake, and "
+                        f"{subject} reads '{name}': there is neither a table nor a view of this name in the lake, and "
                         f"`tables` declares none.{nearest(name, names)}"
                     )
     return None

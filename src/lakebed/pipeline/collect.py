@@ -83,8 +83,10 @@ def _title(runs: Sequence[RunFacts]) -> str:
     names = list(dict.fromkeys(run.status.pipeline for run in runs))
     if not names:
         return "No pipeline has run yet"
-    shown = names[:3] if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    return f"Pipeline {names[0]}" if len(names) == 1 else f"Pipelines {', '.join(shown[:-1])} and {shown[-1]}"
+    shown_names = names[:3] if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return (
+        f"Pipeline {names[0]}" if len(names) == 1 else f"Pipelines {', '.join(shown_names[:-1])} and {shown_names[-1]}"
+    )
 
 
 def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
@@ -110,10 +112,10 @@ def _continues(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Led
         return False
     if not (before.is_of_definition and after.is_of_definition):
         return False  # a run whose id a user gave is never continued by another
-    stopped = run.status.failed_step
+    failed_step = run.status.failed_step
     is_done = later.status.state == "complete"
-    if later.is_writing and stopped is not None:
-        is_done = {stopped, *(step.name for step in run.steps)} <= {step.name for step in later.steps}
+    if later.is_writing and failed_step is not None:
+        is_done = {failed_step, *(step.name for step in run.steps)} <= {step.name for step in later.steps}
     return is_done and later_ledger.last_began_ms() >= ledger.last_began_ms()
 
 
@@ -182,21 +184,25 @@ def _table_facts(
     tags = []
     for tag in sorted(table.tags(), key=lambda tag: (tag.snapshot.id, tag.name)):
         before = taken.get((name, tag.name))
-        read = _last_reading(before, fingerprints.get((name, tag.name)))
-        known, is_compared = read or before, before is not None and read is not None
-        read_now = is_compared and read is not None and read.read_ms is None
+        last_reading = _last_reading(before, fingerprints.get((name, tag.name)))
+        reading, is_compared = last_reading or before, before is not None and last_reading is not None
+        read_now = is_compared and last_reading is not None and last_reading.read_ms is None
         tags.append(
             TagFacts(
                 tag=tag.name,
                 snapshot=tag.snapshot.id,
                 committed_ms=tag.snapshot.time_ms,
-                rows=None if known is None else known.rows,
-                checksum=None if known is None else known.checksum,
+                rows=None if reading is None else reading.rows,
+                checksum=None if reading is None else reading.checksum,
                 data_bytes=totals(table, tag.snapshot)[1],
                 alive=tag.snapshot.id in alive,
-                reads_same=before == read if is_compared else None,
+                reads_same=before == last_reading if is_compared else None,
                 check=next((check for check in checks if (check.table, check.tag) == (name, tag.name)), None),
-                read_ms=now_ms if read_now else read.read_ms if is_compared and read is not None else None,
+                read_ms=now_ms
+                if read_now
+                else last_reading.read_ms
+                if is_compared and last_reading is not None
+                else None,
                 read_now=read_now,
                 expires_ms=tag.expires_ms,
             )
@@ -230,11 +236,11 @@ def _versions(
     table: Table, steps: Sequence[StepRecord], alive: set[int], *, published: Mapping[int, StepRecord]
 ) -> tuple[VersionFacts, ...]:
     versions: list[VersionFacts] = []
-    recorded = {number: step for step in steps if (number := snapshot_on_main(step)) is not None}
-    undone = _find_undone(table, alive)
-    written = 0
-    for snapshot_id in sorted({*recorded, *alive}):
-        step = recorded.get(snapshot_id)
+    steps_by_snapshot = {number: step for step in steps if (number := snapshot_on_main(step)) is not None}
+    undone_ids = _find_undone(table, alive)
+    written_bytes = 0
+    for snapshot_id in sorted({*steps_by_snapshot, *alive}):
+        step = steps_by_snapshot.get(snapshot_id)
         if step is not None:
             label, verb, group, metrics = step.name, step.verb, step.group, step.metrics
         else:
@@ -249,7 +255,7 @@ def _versions(
                 "bytes_total": size,
                 "bytes_added": commit_bytes(table, snapshot),
             }
-        written += int(metrics["bytes_added"])
+        written_bytes += int(metrics["bytes_added"])
         facts = {name: int(metrics[name]) for name in ("committed_ms", "rows", "files_total", "bytes_total")}
         versions.append(
             VersionFacts(
@@ -257,9 +263,9 @@ def _versions(
                 step=label,
                 verb=verb,
                 group=group,
-                bytes_written=written,
+                bytes_written=written_bytes,
                 alive=snapshot_id in alive,
-                rolled_back=snapshot_id in undone,
+                rolled_back=snapshot_id in undone_ids,
                 **facts,
             )
         )
@@ -268,9 +274,9 @@ def _versions(
 
 def _find_undone(table: Table, alive: set[int]) -> set[int]:
     """Return the ids between the target of a rollback and the rollback, as far as existing snapshots show."""
-    undone: set[int] = set()
+    undone_ids: set[int] = set()
     for snapshot_id in alive:
         target = table.snapshot(snapshot_id).properties.get(ROLLED_BACK_TO)
         if target is not None and target.isdecimal():
-            undone.update(range(int(target) + 1, snapshot_id))
-    return undone - alive
+            undone_ids.update(range(int(target) + 1, snapshot_id))
+    return undone_ids - alive

@@ -103,8 +103,8 @@ class _Condition(ConditionParser):
 
     def compare(self, left: Column, op: Comparison) -> Predicate:
         """Compare two columns of operands that have the same type. The result is a further column."""
-        right = self.operand()
-        first, second = self._operands[int(left.name)], self._operands[int(right.name)]
+        right_operand = self.operand()
+        first, second = self._operands[int(left.name)], self._operands[int(right_operand.name)]
         if first.type != second.type or (pa.types.is_boolean(first.type) and op not in ("=", "<>")):
             raise self._refusal()
         return Compare(self._column(getattr(pc, ARROW_COMPARISON[op])(first, second)).name, "=", True)

@@ -101,9 +101,9 @@ class RunContext:
         identity = self.identities[step.ordinal]
 
         def tables() -> list[tuple[str, int]]:
-            read = [(name, self.table(name, step=step)) for name in sorted(identity.reads)]
+            tables_read = [(name, self.table(name, step=step)) for name in sorted(identity.reads)]
             version = step.settings.get("version")
-            return [_version_read(name, table, version) for name, table in read if table.latest() is not None]
+            return [_version_read(name, table, version) for name, table in tables_read if table.latest() is not None]
 
         return self._inputs.of(identity, tables=tables)
 
@@ -211,8 +211,8 @@ class RunContext:
         try:
             return self.lake.table(name)
         except NotFound as error:
-            known = self.row_sources()
-            raise self.location(step).error(f"there is no table '{name}'.{nearest(name, known)}") from error
+            row_sources = self.row_sources()
+            raise self.location(step).error(f"there is no table '{name}'.{nearest(name, row_sources)}") from error
 
     def _create(self, spec: TableSpec, schema: Any) -> Table:
         try:

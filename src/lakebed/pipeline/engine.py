@@ -150,8 +150,8 @@ class Engine:
         while mark.lower() in map(str.lower, reading.columns):
             mark = f"_{mark}"
         options = {**reading.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": mark}
-        marked = replace(reading, options=options, schema={**reading.columns, mark: "string"})
-        return mark, self.read_files(paths, marked)
+        marked_reading = replace(reading, options=options, schema={**reading.columns, mark: "string"})
+        return mark, self.read_files(paths, marked_reading)
 
     def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
         """Return path, bytes and time of change (Unix ms) of the files that a URL names, also in folders; sorted."""
@@ -279,8 +279,8 @@ class Engine:
 
     def compact(self, table: Table, *, full: bool) -> Snapshot | None:
         """Rewrite small files, with one task for each bucket. None: there was nothing to do."""
-        planned = current_tasks(table.context, full=full)
-        if sum(task.input_bytes for task in planned) <= _DRIVER_BYTES_MAX:
+        tasks = current_tasks(table.context, full=full)
+        if sum(task.input_bytes for task in tasks) <= _DRIVER_BYTES_MAX:
             snapshot = table.compact(full=full).snapshot
             if snapshot is not None:
                 check_committed(table, snapshot)

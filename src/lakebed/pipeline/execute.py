@@ -120,15 +120,15 @@ def _start(call: RunCall) -> _Start:
     check_patterns(plan, replay=call.replay, carry=call.carry)
     steps = identities(plan)
     replay = _replay_of_run(call)
-    done = ledger.records()
-    _check_replay(call, done)
-    carried: Sequence[StepRecord] = ()
-    if call.takes_over and len(done) < len(plan.steps):
-        carried = _carry(call, steps, done, replay=replay)
-        done |= {record.ordinal: record for record in carried}
-    check_tags(plan, lake, done)
-    is_over = len(done) == len(plan.steps) and not carried and ledger.is_complete()
-    return _Start(steps, replay, done, carried, is_over)
+    done_records = ledger.records()
+    _check_replay(call, done_records)
+    carried_records: Sequence[StepRecord] = ()
+    if call.takes_over and len(done_records) < len(plan.steps):
+        carried_records = _carry(call, steps, done_records, replay=replay)
+        done_records |= {record.ordinal: record for record in carried_records}
+    check_tags(plan, lake, done_records)
+    is_over = len(done_records) == len(plan.steps) and not carried_records and ledger.is_complete()
+    return _Start(steps, replay, done_records, carried_records, is_over)
 
 
 def _replay_of_run(call: RunCall) -> tuple[str, ...]:
@@ -147,8 +147,8 @@ def _check_replay(call: RunCall, done: Mapping[int, StepRecord]) -> None:
     """Refuse to replay a step that the run has done, unless the run began with that: it does each step once."""
     if not call.replay or not done:
         return
-    begun = call.ledger.run().replay
-    patterns = [pattern for pattern in call.replay if pattern not in begun]
+    begun_replay = call.ledger.run().replay
+    patterns = [pattern for pattern in call.replay if pattern not in begun_replay]
     names = [step.name for step in call.plan.steps if step.ordinal in done and matches(step.name, patterns)]
     if names:
         raise InvalidRequest(
@@ -229,20 +229,20 @@ def _failure(error: LakebedError, step: PlannedStep | None, *, ended_ms: int) ->
 
 
 def _summary(call: RunCall, start: _Start, records: Sequence[StepRecord], *, seconds: float) -> RunSummary:
-    plan, done = call.plan, start.done
+    plan, done_records = call.plan, start.done
     report_path = next((record.metrics.get("html") for record in reversed(records) if record.verb == "report"), None)
     return RunSummary(
         run_id=call.ledger.run_id,
         pipeline=plan.pipeline,
         lake=plan.lake,
         steps_total=len(plan.steps),
-        steps_run=len(plan.steps) - len(done),
-        steps_skipped=len(done),
+        steps_run=len(plan.steps) - len(done_records),
+        steps_skipped=len(done_records),
         seconds=seconds,
         records=tuple(records),
         report_path=report_path,
-        inputs_changed=_find_changed_inputs(start.steps, done) if start.is_over else (),
-        steps_carried=sum(bool(record.carried_from) for record in done.values()),
+        inputs_changed=_find_changed_inputs(start.steps, done_records) if start.is_over else (),
+        steps_carried=sum(bool(record.carried_from) for record in done_records.values()),
     )
 
 

@@ -97,8 +97,8 @@ def _members(path: str, scratch: Path, location: SourceLocation) -> dict[str, st
                 target = scratch / f"{folder}-{number}" / Path(info.filename).name
                 if not target.exists() or target.stat().st_size != info.file_size:
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with archive.open(info) as packed, target.open("wb") as plain:
-                        shutil.copyfileobj(packed, plain, 1 << 20)
+                    with archive.open(info) as member, target.open("wb") as target_file:
+                        shutil.copyfileobj(member, target_file, 1 << 20)
                 targets[str(target)] = f"{path}: {info.filename}"
             return targets
     except zipfile.BadZipFile as error:

@@ -40,18 +40,18 @@ def _identity(
     settings = {name: value for name, value in step.settings.items() if name not in _MEANINGLESS}
     settings = {name: value for name, value in settings.items() if value != _default(step.kind, name)}
     words = _sources(step)
-    used = [views[word] for word in sorted(words) if word in views]
+    used_views = [views[word] for word in sorted(words) if word in views]
     if step.settings.get("from") in views:
         settings.pop("from")
     kind = KINDS[step.kind]
     writes = kind.table_written(step.settings)
     reads = {word for word in words if word in tables and word not in views}
     reads.update(name for name in _tables_of(step) if name != writes)
-    parts: list[Any] = [step.kind, settings, [view.source for view in used]]
+    parts: list[Any] = [step.kind, settings, [view.source for view in used_views]]
     return StepIdentity(
         step=step,
         source=digest(parts if table_branch is None else [*parts, table_branch]),
-        views=(step,) if kind.reads_files else tuple(view.step for view in used),
+        views=(step,) if kind.reads_files else tuple(view.step for view in used_views),
         reads=frozenset(reads),
         writes=writes,
         depends_on_all=kind.depends_on_all,

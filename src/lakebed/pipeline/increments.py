@@ -132,16 +132,16 @@ def commit_identity(
     taken = {"commit_user": claim.commit_user, "commit_identifier": claim.commit_identifier}
     if claim.run_id == commit.run_id:
         return taken if claim.ordinal == commit.step.ordinal else identity
-    recorded = ledger_of(claim.run_id).record_of(claim.ordinal)
-    if recorded is None:
-        committed = find_commit(table.context, claim.commit_user, claim.commit_identifier)
-        if committed is None or claim.identity == commit.identity.source:
+    record = ledger_of(claim.run_id).record_of(claim.ordinal)
+    if record is None:
+        snapshot = find_commit(table.context, claim.commit_user, claim.commit_identifier)
+        if snapshot is None or claim.identity == commit.identity.source:
             return taken  # that step was killed before its commit or its record, or runs now: one commit results
-    elif recorded.metrics.get("content") != content or not recorded.metrics.get("rows"):
+    elif record.metrics.get("content") != content or not record.metrics.get("rows"):
         return identity  # the other step continued with another content, or its increment had no rows
     if is_replayed:
         return identity
-    when = "" if recorded is None else f" as snapshot {recorded.metrics.get('snapshot')}"
+    when = "" if record is None else f" as snapshot {record.metrics.get('snapshot')}"
     raise commit.rejection(
         f"the run '{claim.run_id}' merged the same increment into '{name}' already{when} (its step '{claim.step}'), "
         "and to merge it again would put its rows over newer ones. Nothing was committed. To merge it again, say "

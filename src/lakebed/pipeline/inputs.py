@@ -45,8 +45,8 @@ class Inputs:
         settings = identity.step.settings
         words = [settings.get(name) for name in ("where", "query", "version")]
         if not identity.views:
-            read = tables() if tables is not None else []
-            return digest(["tables", words, sorted(read)]) if read else None
+            tables_read = tables() if tables is not None else []
+            return digest(["tables", words, sorted(tables_read)]) if tables_read else None
         contents = []
         for view in identity.views:
             content = self._content(view)
@@ -75,11 +75,11 @@ class Inputs:
         facts = file.stat()
         key = (str(file.absolute()), facts.st_size, facts.st_mtime_ns)
         if key not in self._digests:
-            whole = hashlib.sha256()
+            digest = hashlib.sha256()
             with file.open("rb") as body:
                 while piece := body.read(_PIECE_BYTES):
-                    whole.update(piece)
-            self._digests[key] = whole.hexdigest()
+                    digest.update(piece)
+            self._digests[key] = digest.hexdigest()
         return self._digests[key]
 
 

@@ -113,10 +113,10 @@ def read_settings(
 
     Raises `InvalidRequest`: unknown, missing or wrong; one sentence with file and line.
     """
-    known = {key.name: key for key in kind.keys}
+    keys_by_name = {key.name: key for key in kind.keys}
     for name, entry in entries.items():
-        if name not in known:
-            raise entry.location.error(f"step '{kind.name}' has no key '{name}'.{nearest(name, known)}")
+        if name not in keys_by_name:
+            raise entry.location.error(f"step '{kind.name}' has no key '{name}'.{nearest(name, keys_by_name)}")
     settings: dict[str, Any] = {}
     for key in kind.keys:
         entry_or_none = entries.get(key.name)

@@ -284,12 +284,12 @@ class Ledger:
         """
         run = self.run()
         steps = {int(name.removesuffix(".json")) for name in self._names("steps")}
-        done = len(steps | {record.ordinal for record in self._read_carried(self._names("carried"))})
+        done_count = len(steps | {record.ordinal for record in self._read_carried(self._names("carried"))})
         attempts = self._names("attempts")
         count = sum(name.endswith("-start.json") for name in attempts)
         last_end = f"{count:06d}-end.json"
         end = self._read(f"attempts/{last_end}", AttemptEnd) if last_end in attempts else None
-        if done >= run.step_count and (end is None or end.outcome != "complete"):
+        if done_count >= run.step_count and (end is None or end.outcome != "complete"):
             end = self._find_complete(attempts) or end
         state = "unfinished" if end is None else end.outcome
         return RunStatus(
@@ -297,7 +297,7 @@ class Ledger:
             pipeline=run.pipeline,
             state=state,
             steps_total=run.step_count,
-            steps_done=done,
+            steps_done=done_count,
             started_ms=run.started_ms,
             ended_ms=None if end is None else end.ended_ms,
             attempts=count,
@@ -324,8 +324,8 @@ class Ledger:
 def _there(ids: list[str]) -> str:
     if not ids:
         return "No pipeline has run in it."
-    shown = ", ".join(ids[-_SHOWN_RUNS_MAX:])
-    return f"It has {'' if len(ids) <= _SHOWN_RUNS_MAX else f'{len(ids):,}, the last '}{shown}."
+    run_ids = ", ".join(ids[-_SHOWN_RUNS_MAX:])
+    return f"It has {'' if len(ids) <= _SHOWN_RUNS_MAX else f'{len(ids):,}, the last '}{run_ids}."
 
 
 def run_ids(store: ObjectStore) -> list[str]:

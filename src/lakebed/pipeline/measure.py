@@ -93,8 +93,8 @@ def commit_bytes(table: Table, snapshot: Snapshot) -> int:
 
 def totals(table: Table, snapshot: Snapshot) -> tuple[int, int]:
     """Return count and bytes of the data files of a version. Cost: its manifests, cached."""
-    live = table.context.manifests.live_entries(snapshot)
-    return live.num_rows, _sum(live, "file_size")
+    live_entries = table.context.manifests.live_entries(snapshot)
+    return live_entries.num_rows, _sum(live_entries, "file_size")
 
 
 def disk_use(table: Table) -> DiskUse:

@@ -35,8 +35,8 @@ class Statement:
 def render(facts: ReportFacts) -> str:
     """The whole page."""
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    shown = [table for table in facts.tables if table.versions]
-    sections = [section for table in shown for section in table_sections(table, alone=len(shown) == 1)]
+    tables = [table for table in facts.tables if table.versions]
+    sections = [section for table in tables for section in table_sections(table, alone=len(tables) == 1)]
     statements = [(statement.mark, _MARKS[statement.mark], statement.sentence) for statement in state_outcome(facts)]
     generated = datetime.datetime.fromtimestamp(facts.generated_ms / 1000, datetime.UTC)
     page = draw(
@@ -86,9 +86,9 @@ def _state_tags(facts: ReportFacts) -> list[Statement]:
     if tags and all(holds_now(tag) for tag in tags):
         which = "The tag" if len(tags) == 1 else f"Every one of the {len(tags):,} tags"
         statements.append(Statement("good", f"{which} {_describe_hold(tags)}."))
-    unread = [tag for tag in tags if is_unread(tag)]
-    if unread:
-        statements.append(Statement("open", _unread_words(unread, len(tags))))
+    unread_tags = [tag for tag in tags if is_unread(tag)]
+    if unread_tags:
+        statements.append(Statement("open", _unread_words(unread_tags, len(tags))))
     return statements
 
 
@@ -96,17 +96,19 @@ def _state_runs(runs: Sequence[RunFacts]) -> list[Statement]:
     if not runs:
         return [Statement("note", "No pipeline has run in this lake.")]
     statements = []
-    left = [run for run in runs if run.status.state == "failed" and run.continued_by is None]
-    refused = [run for run in left if run.stops and _is_refusal(run.stops[-1])]
-    broken = len(left) - len(refused)
-    if broken:
-        sentence = f"{format_count(broken, 'run')} stopped by an error and {are(broken)} not finished: see Runs."
+    failed_runs = [run for run in runs if run.status.state == "failed" and run.continued_by is None]
+    refused_runs = [run for run in failed_runs if run.stops and _is_refusal(run.stops[-1])]
+    broken_count = len(failed_runs) - len(refused_runs)
+    if broken_count:
+        sentence = (
+            f"{format_count(broken_count, 'run')} stopped by an error and {are(broken_count)} not finished: see Runs."
+        )
         statements.append(Statement("bad", sentence))
-    if refused:
+    if refused_runs:
         # Refused rows are expected; any other error needs attention.
         sentence = (
-            f"{format_count(len(refused), 'run')} stopped because of refused rows "
-            f"and {are(len(refused))} not finished: see Runs."
+            f"{format_count(len(refused_runs), 'run')} stopped because of refused rows "
+            f"and {are(len(refused_runs))} not finished: see Runs."
         )
         statements.append(Statement("open", sentence))
     unfinished = [
@@ -145,15 +147,15 @@ def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
     )
     if len(times) < len(unread):
         return f"This report did not read {which} again; {len(times):,} matched when last read {when}."
-    it, was = ("it", "was") if len(unread) == 1 else ("they", "were")
-    return f"This report did not read {which} again: {it} {was} last read {when}, then {it} matched."
+    pronoun, verb = ("it", "was") if len(unread) == 1 else ("they", "were")
+    return f"This report did not read {which} again: {pronoun} {verb} last read {when}, then {pronoun} matched."
 
 
 def _describe_hold(tags: Sequence[TagFacts]) -> str:
-    read = [tag.read_now and tag.reads_same for tag in tags]
-    if all(read):
+    reads = [tag.read_now and tag.reads_same for tag in tags]
+    if all(reads):
         return "reads as it did when it was tagged"
-    return "holds what was checked" if any(read) else "agrees with what it was checked against"
+    return "holds what was checked" if any(reads) else "agrees with what it was checked against"
 
 
 def _bytes_freed(expiry: Mapping[str, Any]) -> int:
@@ -181,31 +183,31 @@ def _tiles(facts: ReportFacts) -> str:
     if freed:
         # Each byte once: freed, or left after the last expiry.
         held_ever = sum(size + int(expiries[-1]["disk_bytes_after"]) for size, expiries in given_back if expiries)
-        given = f"{bytes_text(freed)} of {bytes_text(held_ever)}"
-        tiles.append((_percent(freed / held_ever), "of the space given back", given))
+        freed_text = f"{bytes_text(freed)} of {bytes_text(held_ever)}"
+        tiles.append((_percent(freed / held_ever), "of the space given back", freed_text))
     bad_loads = {(run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.bad_load}
     if bad_loads:
-        repaired = {
+        repaired_runs = {
             (run.status.run_id, stop.step)
             for run in facts.runs
             for stop in run.stops
             if stop.bad_load and stop.repaired_ms is not None
         }
-        later = f"{len(repaired):,} repaired later" if repaired else "not repaired by its run"
+        later = f"{len(repaired_runs):,} repaired later" if repaired_runs else "not repaired by its run"
         add(len(bad_loads), "bad load", "stopped", later)
-    repeated = {
+    repeated_runs = {
         (run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.is_repeated_increment
     }
-    if repeated:
-        add(len(repeated), "repeated increment", "refused", "merged already: see the runs")
-    dropped = [_count_dropped(run) for run in facts.runs]
-    if any(dropped):
-        rows = sum(sum(counts.values()) for counts in dropped)
-        add(rows, "bad row", "dropped", f"by {format_count(sum(map(len, dropped)), 'step')}: see the runs")
-    others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
-    if others:
-        add(others, "other stop", "", "by an error: see the runs")
-    return draw("tiles", [(number, _size_class(number), what, more) for number, what, more in tiles])
+    if repeated_runs:
+        add(len(repeated_runs), "repeated increment", "refused", "merged already: see the runs")
+    dropped_counts = [_count_dropped(run) for run in facts.runs]
+    if any(dropped_counts):
+        rows = sum(sum(counts.values()) for counts in dropped_counts)
+        add(rows, "bad row", "dropped", f"by {format_count(sum(map(len, dropped_counts)), 'step')}: see the runs")
+    other_stops = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
+    if other_stops:
+        add(other_stops, "other stop", "", "by an error: see the runs")
+    return draw("tiles", [(number, _size_class(number), label, detail) for number, label, detail in tiles])
 
 
 def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
@@ -238,8 +240,8 @@ def _percent(share: float) -> str:
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
-    others = [check for check in checks if check.tag is None]
-    return [card("Checks", "", draw("checks", others))] if others else []
+    other_checks = [check for check in checks if check.tag is None]
+    return [card("Checks", "", draw("checks", other_checks))] if other_checks else []
 
 
 def _runs(runs: Sequence[RunFacts]) -> str:
@@ -249,11 +251,11 @@ def _runs(runs: Sequence[RunFacts]) -> str:
         state = {"complete": "complete", "failed": "stopped", "unfinished": "not complete"}[status.state]
         state = "this report is a step of it" if run.is_writing else state
         steps = [step for step in run.steps if not step.carried_from]
-        carried = len(run.steps) - len(steps)
+        carried_count = len(run.steps) - len(steps)
         seconds = f"{sum(step.seconds for step in steps):.1f} s"
-        done = f"{len(steps):,} of {format_count(status.steps_total, 'step')} done in {seconds}"
-        done += f", {carried:,} taken over from earlier runs" if carried else ""
-        done += "" if status.attempts == 1 else f", {status.attempts:,} calls"
+        progress_text = f"{len(steps):,} of {format_count(status.steps_total, 'step')} done in {seconds}"
+        progress_text += f", {carried_count:,} taken over from earlier runs" if carried_count else ""
+        progress_text += "" if status.attempts == 1 else f", {status.attempts:,} calls"
         times = time_text(status.started_ms)
         if status.ended_ms is not None and not run.is_writing:
             times += f" to {time_text(status.ended_ms, since=status.started_ms)}"
@@ -262,7 +264,7 @@ def _runs(runs: Sequence[RunFacts]) -> str:
             (time_text(stop.ended_ms), stop.sentence, None if stop.repaired_ms is None else time_text(stop.repaired_ms))
             for stop in run.stops
         ]
-        about = (status.pipeline, css, state, times, done, status.run_id, run.continued_by)
+        about = (status.pipeline, css, state, times, progress_text, status.run_id, run.continued_by)
         parts.append(draw("run", *about, stops, _describe_dropped(run), _verbs(steps)))
     return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", *parts)
 
@@ -274,16 +276,16 @@ def _count_dropped(run: RunFacts) -> dict[str, int]:
 
 def _describe_dropped(run: RunFacts) -> str:
     """Describe the bad rows that were left out, by the steps that left out most of them."""
-    dropped = sorted(_count_dropped(run).items(), key=lambda item: -item[1])
-    if not dropped:
+    dropped_counts = sorted(_count_dropped(run).items(), key=lambda item: -item[1])
+    if not dropped_counts:
         return ""
-    total = sum(count for _, count in dropped)
-    words = [f"{count:,} by '{name}'" for name, count in dropped[:_DROPPED_MAX]]
-    if len(dropped) > _DROPPED_MAX:
-        rest = sum(count for _, count in dropped[_DROPPED_MAX:])
-        words.append(f"{rest:,} by {format_count(len(dropped) - _DROPPED_MAX, 'other step')}")
-    were = "was" if total == 1 else "were"
-    return f"{format_count(total, 'bad row')} {were} dropped: {', '.join(words)}."
+    total = sum(count for _, count in dropped_counts)
+    words = [f"{count:,} by '{name}'" for name, count in dropped_counts[:_DROPPED_MAX]]
+    if len(dropped_counts) > _DROPPED_MAX:
+        rest_count = sum(count for _, count in dropped_counts[_DROPPED_MAX:])
+        words.append(f"{rest_count:,} by {format_count(len(dropped_counts) - _DROPPED_MAX, 'other step')}")
+    verb = "was" if total == 1 else "were"
+    return f"{format_count(total, 'bad row')} {verb} dropped: {', '.join(words)}."
 
 
 def _verbs(steps: Sequence[StepRecord]) -> str:

@@ -26,8 +26,8 @@ def draw(part: str, *values: object) -> str:
 
     It escapes all values but parts of a page.
     """
-    drawn: str = getattr(_macros(), part)(*values)
-    return drawn
+    html: str = getattr(_macros(), part)(*values)
+    return html
 
 
 def card(title: str, lead: str, *parts: str) -> str:
@@ -77,5 +77,7 @@ def bytes_text(size: float, *, digits: int = 1) -> str:
 
 def sizes_that_differ(first: float, second: float) -> tuple[str, str]:
     """Return two sizes, with enough digits to show that they differ."""
-    shown = [(bytes_text(first, digits=digits), bytes_text(second, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
-    return next((pair for pair in shown if pair[0] != pair[1]), shown[0])
+    size_texts = [
+        (bytes_text(first, digits=digits), bytes_text(second, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)
+    ]
+    return next((pair for pair in size_texts if pair[0] != pair[1]), size_texts[0])

@@ -61,9 +61,9 @@ def _timeline(table: TableFacts) -> str:
         if tag.snapshot in position
     ]
     alive, undone = (sum(_fate(version) == fate for version in versions) for fate in ("alive", "undone"))
-    kept = f"{alive:,} {are(alive)} kept"
-    label = f"{format_count(len(versions), 'snapshot')}, of which {kept}; {format_count(len(table.tags), 'tag')}"
-    drawn = timeline(ticks, flags, label=label, x_max=len(versions), axis=_group_ticks(versions))
+    kept_text = f"{alive:,} {are(alive)} kept"
+    label = f"{format_count(len(versions), 'snapshot')}, of which {kept_text}; {format_count(len(table.tags), 'tag')}"
+    svg = timeline(ticks, flags, label=label, x_max=len(versions), axis=_group_ticks(versions))
     keys = legend(
         ("key alive", f"kept ({alive:,})"),
         ("key gone", f"expired ({len(versions) - alive - undone:,})"),
@@ -74,7 +74,7 @@ def _timeline(table: TableFacts) -> str:
     words = f"Every commit is a snapshot: from {time_text(first)} to {time_text(last)} UTC."
     if flags:
         words += " A tag keeps its version readable when the snapshots around it have expired."
-    return card("Snapshots and tags" if flags else "Snapshots", words, drawn, keys)
+    return card("Snapshots and tags" if flags else "Snapshots", words, svg, keys)
 
 
 def _fate(version: VersionFacts) -> str:
@@ -90,7 +90,7 @@ def _rows_and_files(table: TableFacts) -> str:
     ]
     rows = [float(version.rows) if version.verb in _WRITTEN else 0.0 for version in versions]
     verbs = sorted({_WRITTEN[version.verb] for version in versions if version.verb in _WRITTEN and version.rows})
-    undone = " Red: rolled back." if any(version.rolled_back for version in versions) else ""
+    undone_text = " Red: rolled back." if any(version.rolled_back for version in versions) else ""
     axis = _group_ticks(versions)
     bars = plot(
         [Bars(rows, hints, marked=[version.rolled_back for version in versions])],
@@ -112,10 +112,10 @@ def _rows_and_files(table: TableFacts) -> str:
     )
     compactions = sum(version.verb == "compact" for version in versions)
     note = f" {format_count(compactions, 'compaction')} made them fewer." if compactions else ""
-    written = f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows."
+    caption = f"Rows that each commit wrote ({', '.join(verbs)}).{undone_text}" if verbs else "No commit wrote rows."
     return draw(
         "pair",
-        card("Rows by step", written, bars),
+        card("Rows by step", caption, bars),
         card("Files by step", f"Data files that a reader of that version opens.{note}", lines),
     )
 
@@ -125,18 +125,18 @@ def _storage(table: TableFacts) -> str:
     count = len(versions)
     expiries = [(_place_of(expiry, versions), expiry) for expiry in table.expiries if expiry["snapshots_expired"]]
     room = max(count * 0.06, 1.0) if expiries and expiries[-1][0] == count else 0.0
-    stored = _on_store(versions, expiries)
+    stored_bytes = _on_store(versions, expiries)
     # Extended to both edges, so that a single version is visible too.
     places = [0.0, *(number + 0.5 for number in range(count)), float(count)]
-    shown = [versions[0], *versions, versions[-1]]
-    needed = [(x, float(version.bytes_total)) for x, version in zip(places, shown, strict=True)]
+    shown_versions = [versions[0], *versions, versions[-1]]
+    needed_bytes = [(x, float(version.bytes_total)) for x, version in zip(places, shown_versions, strict=True)]
     if room:
-        stored = [*stored, (count, float(table.data_bytes)), (count + room, float(table.data_bytes))]
-        needed = [*needed, (count + room, needed[-1][1])]
-    drawn = plot(
-        [Area(stored, "area history"), Area(needed, "area"), Line(needed, "line")],
-        label=f"bytes of data files: the newest version needs {bytes_text(needed[-1][1])}, "
-        f"the store had at most {bytes_text(max(y for _, y in stored))}",
+        stored_bytes = [*stored_bytes, (count, float(table.data_bytes)), (count + room, float(table.data_bytes))]
+        needed_bytes = [*needed_bytes, (count + room, needed_bytes[-1][1])]
+    svg = plot(
+        [Area(stored_bytes, "area history"), Area(needed_bytes, "area"), Line(needed_bytes, "line")],
+        label=f"bytes of data files: the newest version needs {bytes_text(needed_bytes[-1][1])}, "
+        f"the store had at most {bytes_text(max(y for _, y in stored_bytes))}",
         x_max=count + room,
         ticks=_group_ticks(versions),
         format_y=bytes_text,
@@ -144,7 +144,7 @@ def _storage(table: TableFacts) -> str:
         tall=True,
     )
     keys = legend(("key box", "needed by that version"), ("key box history", "history: older versions on the store"))
-    section = card("Storage by version", "Data files on the store as the versions went by.", drawn, keys)
+    section = card("Storage by version", "Data files on the store as the versions went by.", svg, keys)
     return draw("pair", section, _expiry_section(table)) if expiries else section
 
 
@@ -158,15 +158,15 @@ def _on_store(
 ) -> list[tuple[float, float]]:
     """Return the bytes of data files on the store over time: all that was written minus all that was freed."""
     points: list[tuple[float, float]] = []
-    freed = written = 0
+    freed = written_bytes = 0
     for number in range(len(versions) + 1):
         for _, expiry in (place for place in expiries if place[0] == number):
             before, after = int(expiry["data_bytes_before"]), int(expiry["data_bytes_after"])
             points += [(number, points[-1][1] if points else before), (number, before), (number, after)]
-            freed = written - after
+            freed = written_bytes - after
         if number < len(versions):
-            written = versions[number].bytes_written
-            size_bytes = float(max(written - freed, versions[number].bytes_total))
+            written_bytes = versions[number].bytes_written
+            size_bytes = float(max(written_bytes - freed, versions[number].bytes_total))
             points += [*([] if points else [(0.0, size_bytes)]), (number + 0.5, size_bytes)]
     return [*points, (float(len(versions)), points[-1][1])]
 
@@ -200,7 +200,7 @@ def _expiry_section(table: TableFacts) -> str:
         before, after = int(expiry["disk_bytes_before"]), int(expiry["disk_bytes_after"])
         if not before:
             continue
-        newest, shown = _newest_bytes(expiry, table.versions), sizes_that_differ(before, after)
+        newest, size_texts = _newest_bytes(expiry, table.versions), sizes_that_differ(before, after)
         size = 0 if newest is None else min(newest, after)
         segments = (
             *((("newest", size, "newest version then"),) if newest is not None else ()),
@@ -208,24 +208,27 @@ def _expiry_section(table: TableFacts) -> str:
             ("freed", max(before - after, 0), "freed"),
         )
         bars = [
-            (css, f"{100 * size / before:.2f}", f"{what}: {bytes_text(size)}") for css, size, what in segments if size
+            (css, f"{100 * size / before:.2f}", f"{label}: {bytes_text(size)}") for css, size, label in segments if size
         ]
-        keys = [(f"key box {css}", f"{what} {bytes_text(size)}") for css, size, what in segments]
+        keys = [(f"key box {css}", f"{label} {bytes_text(size)}") for css, size, label in segments]
         snapshots = int(expiry["snapshots_expired"])
         counts = (
             format_count(snapshots, "snapshot"),
             format_count(snapshots, "snapshot file"),
             format_count(int(expiry["files_deleted"]), "other file"),
         )
-        rows.append(draw("expiry", *shown, bars, keys, utc_text(expiry["started_ms"]), *counts))
+        rows.append(draw("expiry", *size_texts, bars, keys, utc_text(expiry["started_ms"]), *counts))
     return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", *rows)
 
 
 def _tags(tags: Sequence[TagFacts]) -> list[str]:
     if not tags:
         return []
-    read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
-    checked, limited = sum(tag.check is not None for tag in tags), any(tag.expires_ms is not None for tag in tags)
+    read_count, is_compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
+    checked_count, has_expiry = (
+        sum(tag.check is not None for tag in tags),
+        any(tag.expires_ms is not None for tag in tags),
+    )
     has_counts = any(tag.checksum is not None for tag in tags)
     rows = []
     for tag in tags:
@@ -234,32 +237,32 @@ def _tags(tags: Sequence[TagFacts]) -> list[str]:
             ("committed", time_text(tag.committed_ms)),
             ("data", bytes_text(tag.data_bytes)),
         ]
-        if limited:
+        if has_expiry:
             cells.append(("kept until", "deleted" if tag.expires_ms is None else time_text(tag.expires_ms)))
         if has_counts:
             cells.append(("rows", "–" if tag.rows is None else f"{tag.rows:,}"))
             cells.append(("checksum", draw("code", tag.checksum or "–")))
-        if compared or checked:
-            cells.append(("verdict", _tag_verdict(tag, compared=compared)))
+        if is_compared or checked_count:
+            cells.append(("verdict", _tag_verdict(tag, compared=is_compared)))
         rows.append((tag.tag, cells))
     columns = ["tag", "snapshot", "committed (UTC)", "data"]
-    columns += ["kept until (UTC)"] if limited else []
+    columns += ["kept until (UTC)"] if has_expiry else []
     columns += ["rows", "checksum"] if has_counts else []
-    columns += ["verdict"] if compared or checked else []
+    columns += ["verdict"] if is_compared or checked_count else []
     words = ["Each tag keeps its version."]
-    if limited:
+    if has_expiry:
         words.append("lakebed collect deletes a tag whose time is over.")
     if has_counts:
         words.append("Rows and checksum are as last read; the console shows the same when a tag is made.")
-    if read:
+    if read_count:
         words.append(
-            f"{_of(read, len(tags), 'tag')} read again in full for this report and compared with the day of tagging."
+            f"{_of(read_count, len(tags), 'tag')} read again in full for this report and compared with the day of tagging."
         )
-    elif compared:
+    elif is_compared:
         words.append("This report read no tag again: it gives the time of the last reading.")
-    if checked:
-        words.append(f"{_of(checked, len(tags), 'tag')} compared with a source outside of the lake.")
-    return [card("Tags", " ".join(words), draw("grid", columns, rows, compared or checked > 0))]
+    if checked_count:
+        words.append(f"{_of(checked_count, len(tags), 'tag')} compared with a source outside of the lake.")
+    return [card("Tags", " ".join(words), draw("grid", columns, rows, is_compared or checked_count > 0))]
 
 
 def _of(part: int, count: int, what: str) -> str:
@@ -289,8 +292,8 @@ def _since_tagged(tag: TagFacts) -> str:
 def tag_holds(tag: TagFacts) -> bool | None:
     """Return the result of the last check or reading of a tag; None: there was none."""
     results = [tag.reads_same, None if tag.check is None else tag.check.held]
-    known = [result for result in results if result is not None]
-    return all(known) if known else None
+    results_known = [result for result in results if result is not None]
+    return all(results_known) if results_known else None
 
 
 def holds_now(tag: TagFacts) -> bool | None:

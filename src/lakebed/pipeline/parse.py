@@ -173,10 +173,10 @@ def _step_or_loop(node: object) -> StepNode | Loop:
     if name is not None and not isinstance(name, Scalar):
         raise name.location.error("a step's `name` must be one value.")
     entries = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
-    known = {key.name for key in KINDS[kind.text].keys}
+    key_names = {key.name for key in KINDS[kind.text].keys}
     for key, entry in entries.items():
-        if key not in known:
-            raise entry.location.error(f"step '{kind.text}' has no key '{key}'.{nearest(key, known)}")
+        if key not in key_names:
+            raise entry.location.error(f"step '{kind.text}' has no key '{key}'.{nearest(key, key_names)}")
     return StepNode(kind.text, name, Mapping(entries, node.location), node.location)
 
 

@@ -160,20 +160,20 @@ def plain_type(kind: str) -> pa.DataType | None:
 def _convert(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedArray | None:
     """Convert a column to its type; None if a value is not plain."""
     is_null = pc.or_(pc.equal(texts, ""), pc.equal(texts, null_value))
-    known = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
+    present_texts = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
     kind = kind.strip().lower()
     if kind == "string":
-        return known
-    plain = _TYPES.get(kind) or _decimal(kind)
-    if plain is None:
+        return present_texts
+    plain_type = _TYPES.get(kind) or _decimal(kind)
+    if plain_type is None:
         return None
-    pattern, target = plain
-    if not pc.all(pc.match_substring_regex(known, pattern), min_count=0).as_py():
+    pattern, target = plain_type
+    if not pc.all(pc.match_substring_regex(present_texts, pattern), min_count=0).as_py():
         return None
     try:
         if pa.types.is_timestamp(target):
-            return pc.utf8_rtrim(known, "Z").cast(pa.timestamp("us")).cast(target)
-        return known.cast(target)
+            return pc.utf8_rtrim(present_texts, "Z").cast(pa.timestamp("us")).cast(target)
+        return present_texts.cast(target)
     except pa.ArrowInvalid:
         return None  # out of range, or not a day of the calendar
 

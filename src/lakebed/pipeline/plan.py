@@ -115,14 +115,14 @@ def _table_branch(document: Document, scope: Mapping[str, Value]) -> str | None:
 
 def _check_branch(step: PlannedStep, location: SourceLocation, *, branch: str | None, table_branch: str | None) -> None:
     """Refuse a step, or one of its keys, that needs a branch of the other kind."""
-    kind, given = KINDS[step.kind], {"branch": branch, "table_branch": table_branch}
+    kind, branches = KINDS[step.kind], {"branch": branch, "table_branch": table_branch}
     if kind.needs_branch and branch is None and table_branch is None:
         raise location.error(
             f"a '{step.kind}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
             "`branch: analytics/dev` or `table_branch: dev`."
         )
     for key in kind.keys:
-        if key.only_with and step.settings[key.name] != key.default and given[key.only_with] is None:
+        if key.only_with and step.settings[key.name] != key.default and branches[key.only_with] is None:
             raise location.error(
                 f"'{key.name}' of step '{step.kind}' is for a pipeline with `{key.only_with}`, which this one lacks: "
                 "leave it out."
@@ -134,9 +134,9 @@ def _check_main_only(steps: Sequence[PlannedStep], file: str, table_branch: str)
     in_branch: set[str] = set()
     for step in steps:
         kind = KINDS[step.kind]
-        written = kind.table_written(step.settings)
-        if written is not None:
-            in_branch.add(written)
+        table_name = kind.table_written(step.settings)
+        if table_name is not None:
+            in_branch.add(table_name)
         elif kind.needs_branch and not step.settings["dry_run"]:
             in_branch.clear()
         elif kind.main_only and step.settings["table"] in in_branch:
@@ -230,20 +230,20 @@ def _with_sequence(
     columns, name = step.settings.get("sequence"), step.settings.get("into")
     if not columns or name is None or name not in tables:
         return dict(tables)
-    spec, wanted = tables[name], ",".join(columns)
-    known = [column.name for column in spec.columns]
+    spec, sequence = tables[name], ",".join(columns)
+    column_names = [column.name for column in spec.columns]
     for column in columns:
-        if known and column not in known:
+        if column_names and column not in column_names:
             raise location.error(
-                f"the table '{name}' has no column '{column}' for its sequence.{nearest(column, known)}"
+                f"the table '{name}' has no column '{column}' for its sequence.{nearest(column, column_names)}"
             )
-    declared = spec.options.get(_SEQUENCE_FIELD)
-    if declared is not None and [part.strip() for part in declared.split(",")] != list(columns):
+    declared_sequence = spec.options.get(_SEQUENCE_FIELD)
+    if declared_sequence is not None and [part.strip() for part in declared_sequence.split(",")] != list(columns):
         raise location.error(
-            f"the step orders rows by '{wanted}', but the table '{name}' is declared with {_SEQUENCE_FIELD}: "
-            f"{declared}; say the same in both places, or in one."
+            f"the step orders rows by '{sequence}', but the table '{name}' is declared with {_SEQUENCE_FIELD}: "
+            f"{declared_sequence}; say the same in both places, or in one."
         )
-    return {**tables, name: replace(spec, options={**spec.options, _SEQUENCE_FIELD: declared or wanted})}
+    return {**tables, name: replace(spec, options={**spec.options, _SEQUENCE_FIELD: declared_sequence or sequence})}
 
 
 def _table(name: str, node: Node, location: SourceLocation, scope: Mapping[str, Value]) -> TableSpec:
@@ -251,12 +251,12 @@ def _table(name: str, node: Node, location: SourceLocation, scope: Mapping[str, 
         return TableSpec(name)
     if not isinstance(node, MappingNode):
         raise location.error(f"the table '{name}' must be a mapping.")
-    known = {key.name: key for key in _TABLE_KEYS}
+    keys_by_name = {key.name: key for key in _TABLE_KEYS}
     values = {key.name: key.default for key in _TABLE_KEYS}
     for key_name, entry in node.entries.items():
-        if key_name not in known:
-            raise entry.location.error(f"a table has no key '{key_name}'.{nearest(key_name, known)}")
-        values[key_name] = read_key(entry.value, known[key_name], scope, f"'{key_name}' of table '{name}'")
+        if key_name not in keys_by_name:
+            raise entry.location.error(f"a table has no key '{key_name}'.{nearest(key_name, keys_by_name)}")
+        values[key_name] = read_key(entry.value, keys_by_name[key_name], scope, f"'{key_name}' of table '{name}'")
     columns = _columns(name, node, values["schema"] or {})
     names = [column.name for column in columns]
     for key_name in ("primary_key", "partition_by"):
@@ -277,7 +277,7 @@ def _table(name: str, node: Node, location: SourceLocation, scope: Mapping[str, 
 
 def _columns(table: str, node: MappingNode, schema: Mapping[str, str]) -> tuple[ColumnSpec, ...]:
     columns: list[ColumnSpec] = []
-    written = node.get("schema")
+    schema_node = node.get("schema")
     for column, text in schema.items():
         bare = text.strip()
         nullable = not bare.upper().endswith(" NOT NULL")
@@ -286,8 +286,8 @@ def _columns(table: str, node: MappingNode, schema: Mapping[str, str]) -> tuple[
             parse_type(bare)
         except InvalidRequest as error:
             location = node.location
-            if isinstance(written, MappingNode) and column in written.entries:
-                location = written.entries[column].location
+            if isinstance(schema_node, MappingNode) and column in schema_node.entries:
+                location = schema_node.entries[column].location
             raise location.error(f"column '{column}' of table '{table}': {error.message}") from error
         columns.append(ColumnSpec(column, bare.upper(), nullable))
     return tuple(columns)

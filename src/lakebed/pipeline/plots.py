@@ -139,8 +139,8 @@ _LABEL_PADDING, _LABEL_GAP, _LETTER_WIDTH = 14.0, 8.0, 7.6
 def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> list[Label]:
     """Return the labels that fit into a box of `width` pixels without overlap."""
     order = sorted(range(len(flags)), key=lambda n: (flags[n].css == "flag", n != len(flags) - 1, n))
-    taken: tuple[list[tuple[float, float]], ...] = ([], [])
-    placed: list[Label] = []
+    rows_taken: tuple[list[tuple[float, float]], ...] = ([], [])
+    labels: list[Label] = []
     for number in order:
         flag = flags[number]
         share = flag.x / max(x_max, 1e-9)
@@ -148,21 +148,21 @@ def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> list[Labe
         at_end = share * width + size > width
         left = share * width - (size if at_end else 0.0)
         row = next(
-            (row for row in (0, 1) if all(left >= end or left + size <= start for start, end in taken[row])), None
+            (row for row in (0, 1) if all(left >= end or left + size <= start for start, end in rows_taken[row])), None
         )
         if row is None or left < 0:
             continue
-        taken[row].append((left, left + size))
-        placed.append((f"{flag.css} row{row}{' end' if at_end else ''}", f"{100 * share:.2f}", flag.label))
-    return placed
+        rows_taken[row].append((left, left + size))
+        labels.append((f"{flag.css} row{row}{' end' if at_end else ''}", f"{100 * share:.2f}", flag.label))
+    return labels
 
 
 def _shapes(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> list[Shape]:
     if isinstance(mark, Bars):
         count = max(len(mark.values), 1)
         gap = 0.2 if count <= 60 else 0.12
-        marked = mark.marked or [False] * len(mark.values)
-        bars = zip(mark.values, mark.hints, marked, strict=True)
+        marks = mark.marked or [False] * len(mark.values)
+        bars = zip(mark.values, mark.hints, marks, strict=True)
         return [
             (
                 f"{mark.css}{' marked' if is_marked else ''}",
@@ -217,14 +217,14 @@ def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> list[Label]:
     """
     letters_max = int(width / 2 / _LETTER_WIDTH)
     labels: list[Label] = []
-    taken = 0.0
+    right_edge = 0.0
     for tick in ticks:
         label = tick.label if len(tick.label) <= letters_max else tick.label[: letters_max - 1] + "…"
         size, place = _LETTER_WIDTH * len(label), width * tick.x / max(x_max, 1e-9)
         at_start, at_end = place < size / 2, place + size / 2 > width
         left = place if at_start else place - size if at_end else place - size / 2
-        if left < taken:
+        if left < right_edge:
             continue
-        taken = left + size + _LABEL_GAP
+        right_edge = left + size + _LABEL_GAP
         labels.append(("start" if at_start else "end" if at_end else "", f"{100 * place / width:.2f}", label))
     return labels

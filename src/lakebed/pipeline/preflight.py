@@ -29,20 +29,20 @@ def check_tables(plan: Plan, lake: Lake | None) -> None:
     Args:
         lake: None: the lake does not exist yet.
     """
-    known = set(plan.tables)
+    known_tables = set(plan.tables)
     for step in plan.steps:
         for key in KINDS[step.kind].keys:
             name = step.settings.get(key.name)
-            if key.kind in ("table", "rows") and name is not None and name not in known:
+            if key.kind in ("table", "rows") and name is not None and name not in known_tables:
                 if lake is None or not lake.has_table(name):
-                    near = nearest(name, {*known, *(lake.tables() if lake is not None else ())})
-                    what = "no table" if key.kind == "table" else "neither a table nor a view"
+                    similar = nearest(name, {*known_tables, *(lake.tables() if lake is not None else ())})
+                    absence = "no table" if key.kind == "table" else "neither a table nor a view"
                     raise plan.location(step).error(
-                        f"there is {what} '{name}' in the lake, and `tables` declares none.{near}"
+                        f"there is {absence} '{name}' in the lake, and `tables` declares none.{similar}"
                     )
-                known.add(name)
+                known_tables.add(name)
         if step.settings.get("as") is not None:
-            known.add(step.settings["as"])
+            known_tables.add(step.settings["as"])
 
 
 def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
@@ -62,8 +62,8 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
             records.append(done[step.ordinal])
             continue
         kind = KINDS[step.kind]
-        if (written := kind.table_written(step.settings)) is not None:
-            writes.add(written)
+        if (table_name := kind.table_written(step.settings)) is not None:
+            writes.add(table_name)
         elif kind.rewrites is not None:
             rewrites.add(step.settings[kind.rewrites])
         elif step.kind == "tag" and not step.settings["replace"]:
@@ -129,8 +129,8 @@ def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environmen
         ((run, ledger) for run, ledger in zip(runs, ledgers, strict=True) if run.pipeline == plan.pipeline),
         key=lambda pair: (pair[0].started_ms, pair[0].run_id),
     )
-    others = [run.run_id for run, _ in mine if run.variables != plan.variables]
-    passed_over = set(others[:-OTHER_RUNS_MAX])
+    other_runs = [run.run_id for run, _ in mine if run.variables != plan.variables]
+    passed_over = set(other_runs[:-OTHER_RUNS_MAX])
     return [
         EarlierRun(run.run_id, dict(run.variables), ledger.records())
         for run, ledger in mine

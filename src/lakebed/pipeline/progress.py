@@ -57,8 +57,8 @@ class LineProgress(Progress):
         self._records: list[StepRecord] = []
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        done = f", {steps_done:,} done already" if steps_done else ""
-        self._print(f"pipeline {plan.pipeline}: run {run_id}, {len(plan.steps):,} steps{done}")
+        done_text = f", {steps_done:,} done already" if steps_done else ""
+        self._print(f"pipeline {plan.pipeline}: run {run_id}, {len(plan.steps):,} steps{done_text}")
 
     def spark_starting(self) -> None:
         self._print("  starting Spark")
@@ -150,15 +150,15 @@ def describe(record: StepRecord) -> str:
 
 def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
     """Return what the steps of a group wrote and left out. Leave out zeros."""
-    written = Counter[str]()
+    written_counts = Counter[str]()
     for record in records:
         if record.verb in ("merge", "ingest") and "table" in record.metrics:  # an ingest as a view writes nothing
-            written[record.verb] += int(record.metrics.get("rows", 0))
-    dropped = sum(int(record.metrics.get("rows_dropped", 0)) for record in records)
+            written_counts[record.verb] += int(record.metrics.get("rows", 0))
+    dropped_count = sum(int(record.metrics.get("rows_dropped", 0)) for record in records)
     parts = (
-        (written["merge"], "row", "merged"),
-        (written["ingest"], "row", "ingested"),
-        (dropped, "bad row", "dropped"),
+        (written_counts["merge"], "row", "merged"),
+        (written_counts["ingest"], "row", "ingested"),
+        (dropped_count, "bad row", "dropped"),
     )
     return [f"{format_count(number, noun)} {verb}" for number, noun, verb in parts if number]
 
@@ -166,14 +166,14 @@ def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
 def ending(summary: RunSummary) -> str:
     """Return the result of a run in one line."""
     if summary.steps_run == 0:
-        changed = summary.inputs_changed
-        more = f" and {format_count(len(changed) - 1, 'more step')}" if len(changed) > 1 else ""
-        news = f"The input of '{changed[0]}'{more} has changed since. " if changed else ""
+        changed_inputs = summary.inputs_changed
+        more_text = f" and {format_count(len(changed_inputs) - 1, 'more step')}" if len(changed_inputs) > 1 else ""
+        news = f"The input of '{changed_inputs[0]}'{more_text} has changed since. " if changed_inputs else ""
         return (
             f"run {summary.run_id} was complete already: nothing to do. {news}"
             "To run steps once more, name them: --replay STEP."
         )
-    skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
+    skipped_text = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
     if summary.steps_carried:
-        skipped += f" ({summary.steps_carried:,} of them by runs of another definition)"
-    return f"{format_count(summary.steps_run, 'step')} in {summary.seconds:.1f} s{skipped}"
+        skipped_text += f" ({summary.steps_carried:,} of them by runs of another definition)"
+    return f"{format_count(summary.steps_run, 'step')} in {summary.seconds:.1f} s{skipped_text}"

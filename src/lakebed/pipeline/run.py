@@ -151,10 +151,10 @@ def check_file(
     """
     plan = Pipeline.load(path).plan(variables=variables)
     environment = environment or Environment()
-    with ExitStack() as opened:
+    with ExitStack() as resources:
         lake: Lake | None = None
         try:
-            workspace = opened.enter_context(
+            workspace = resources.enter_context(
                 open_workspace(
                     plan.lake,
                     branch=plan.branch,

@@ -75,18 +75,18 @@ def sql_parser() -> Iterator[Parse]:
 
 def _tables_of(plan: Any) -> frozenset[str]:
     """Names of one part that a parsed query reads, without those that its WITH clauses define."""
-    read: set[str] = set()
+    names: set[str] = set()
     defined: set[str] = set()
     pending = [plan]
     while pending:
         node = pending.pop()
         kind = node.getClass().getSimpleName()
         if kind == "UnresolvedRelation" and node.multipartIdentifier().size() == 1:
-            read.add(node.multipartIdentifier().head())
+            names.add(node.multipartIdentifier().head())
         inner = [*_items(node.innerChildren())] if kind == "UnresolvedWith" else []
         defined.update(alias.alias().lower() for alias in inner)
         pending.extend((*_items(node.children()), *_items(node.subqueries()), *inner))
-    return frozenset(name for name in read if name.lower() not in defined)
+    return frozenset(name for name in names if name.lower() not in defined)
 
 
 def _items(sequence: Any) -> Iterator[Any]:

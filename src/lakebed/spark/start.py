@@ -67,7 +67,7 @@ def session(
     """
     if cores is not None and cores < 1:
         raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)
-    wanted = dict(settings or {})
+    wanted_settings = dict(settings or {})
     running = find_session()
     if catalogs:
         defaults = catalog_settings(catalogs)
@@ -77,15 +77,15 @@ def session(
                 "name them where it is started, in lakebed.spark.session(catalogs=...).",
                 kind="jar_not_loaded",
             )
-        wanted = merge_settings(defaults, wanted)
+        wanted_settings = merge_settings(defaults, wanted_settings)
     if running is not None:
-        for name, value in wanted.items():
+        for name, value in wanted_settings.items():
             # Spark knows no settings of catalogs before they are used.
             if running.conf.isModifiable(name) or name.startswith(CATALOGS):
                 running.conf.set(name, value)
         return running
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(_settings(app_name, cores=cores, memory=memory, wanted=wanted).items()))
+    conf.setAll(list(_settings(app_name, cores=cores, memory=memory, wanted=wanted_settings).items()))
     if conf.get("spark.master", "").startswith("local"):
         # Python workers must be this interpreter, with this lakebed; Spark's default is whatever python3 is on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -57,23 +57,23 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         request = pickle.loads(_frame(source))
         if verb == READ:
             pack: Pack = pickle.loads(_frame(source))
-            shipped, plan, width, numbers = request
-            _read(shipped, plan, pack, sink, width=width, numbers=numbers)
+            shipped_store, plan, width, numbers = request
+            _read(shipped_store, plan, pack, sink, width=width, numbers=numbers)
         else:
-            shipped, task, has_operations = request
-            _write(shipped, task, has_operations, source, sink)
+            shipped_store, task, has_operations = request
+            _write(shipped_store, task, has_operations, source, sink)
         sink.flush()
 
 
 def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int | None, numbers: bool) -> None:
     rows_schema = transfer_schema(plan.fields)
     rows = _rows(shipped, plan, pack, rows_schema)
-    carried = rows_schema
+    carried_schema = rows_schema
     if width is not None:
-        carried = pa.schema([*list(rows_schema)[:width], FILE_COLUMN, *([POSITION_COLUMN] if numbers else [])])
+        carried_schema = pa.schema([*list(rows_schema)[:width], FILE_COLUMN, *([POSITION_COLUMN] if numbers else [])])
         assert isinstance(plan, ReadPlan), "changes are in no file"
-        placed = _rows_with_positions if numbers else _rows_with_names
-        rows = placed(shipped, plan, carried, pack, rows_schema)
+        prepare = _rows_with_positions if numbers else _rows_with_names
+        rows = prepare(shipped, plan, carried_schema, pack, rows_schema)
     try:
         first = next(rows, None)
     except (LakebedError, OSError) as error:
@@ -81,7 +81,7 @@ def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int 
         return
     sink.write(_DONE)
     # A later error ends the process, and with it the stream, which fails the task.
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), carried) as stream:
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), carried_schema) as stream:
         if first is not None:
             stream.write_batch(first)
         for batch in rows:
@@ -151,26 +151,26 @@ def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: Binary
 
 def _change(writer: TableWriter, task: WriteTask, rows: pa.Table) -> None:
     """Write rows and delete keys. Spark sends each key only once."""
-    deleted = rows[OPERATION]
+    is_deleted = rows[OPERATION]
     rows = rows.drop_columns([OPERATION])
-    keys = rows.filter(deleted).select(list(delete_columns(task.schema)))
+    keys = rows.filter(is_deleted).select(list(delete_columns(task.schema)))
     if keys.num_rows:
         writer.delete(keys)
-    written = rows.filter(pc.invert(deleted))
-    if written.num_rows:
-        writer.write(written)
+    written_rows = rows.filter(pc.invert(is_deleted))
+    if written_rows.num_rows:
+        writer.write(written_rows)
 
 
 def _replace(writer: TableWriter, rows: pa.Table, places: list[pa.Table]) -> None:
     """Write rows of a table without a primary key. Append the places of the rows that they replace to `places`."""
-    deleted = rows[OPERATION]
+    is_deleted = rows[OPERATION]
     place = [FILE_COLUMN.name, POSITION_COLUMN.name]
-    gone = rows.filter(deleted).select(place)
-    if gone.num_rows:
-        places.append(gone)
-    written = rows.filter(pc.invert(deleted)).drop_columns([OPERATION, *place])
-    if written.num_rows:
-        writer.write(written)
+    deleted_rows = rows.filter(is_deleted).select(place)
+    if deleted_rows.num_rows:
+        places.append(deleted_rows)
+    written_rows = rows.filter(pc.invert(is_deleted)).drop_columns([OPERATION, *place])
+    if written_rows.num_rows:
+        writer.write(written_rows)
 
 
 def _fail(sink: BinaryIO, error: Exception) -> None:

@@ -58,7 +58,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     counts = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
     holding = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
     rows, *values = engine.one_row(source, ["count(*)", *counts, *holding], location=location)
-    broken = [
+    broken_rules = [
         Broken(
             name,
             predicate,
@@ -68,19 +68,19 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         for (name, predicate), count in zip(every_row.items(), values, strict=False)
         if count
     ]
-    broken += [
+    broken_rules += [
         Broken(name, predicate, None)
         for (name, predicate), holds in zip(overall.items(), values[len(every_row) :], strict=True)
         if not holds
     ]
-    if broken:
-        problems = "; ".join(expectation.sentence(rows) for expectation in broken)
+    if broken_rules:
+        problems = "; ".join(expectation.sentence(rows) for expectation in broken_rules)
         raise Rejected(
             f"{context.location(step)}: {step.name} stopped the run: {problems}. Nothing after it was done.",
             kind="audit_failed",
             step=step.name,
             rows=rows,
-            broken=tuple(broken),
+            broken=tuple(broken_rules),
         )
     return {"rows": rows, "expectations": len(every_row) + len(overall), "content": context.content(step)}
 

@@ -23,12 +23,12 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     settings = step.settings
     table = context.table(settings["table"], step=step)
     report = table.collect(grace_ms=settings["grace"], dry_run=settings["dry_run"])
-    planned = report.plan.doomed if settings["dry_run"] and report.plan is not None else ()
+    deletions = report.plan.doomed if settings["dry_run"] and report.plan is not None else ()
     return {
         "table": settings["table"],
         "dry_run": settings["dry_run"],
-        "files_deleted": report.deleted_count or len(planned),
-        "bytes_freed": report.deleted_bytes or sum(file.size_bytes for file in planned),
+        "files_deleted": report.deleted_count or len(deletions),
+        "bytes_freed": report.deleted_bytes or sum(file.size_bytes for file in deletions),
         "warnings": list(report.warnings),
     }
 

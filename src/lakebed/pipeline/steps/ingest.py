@@ -95,9 +95,9 @@ class _Source:
 
     def fitting(self) -> tuple[Rows, BadRows | None]:
         """Return the rows that fit, and the result of the check; None: there was nothing to check."""
-        plain = self.plain()
-        if plain is not None:
-            return plain, BadRows(plain.arrow.num_rows)
+        plain_frame = self.plain()
+        if plain_frame is not None:
+            return plain_frame, BadRows(plain_frame.arrow.num_rows)
         if not self.is_checked:
             return self.read_unchecked(), None
         bad_rows = self.check()
@@ -140,12 +140,12 @@ def _pin_schema(step: PlannedStep, context: RunContext, *, infer: Callable[[], M
     try:
         return _decode_schema(bytes(memoryview(store.get(path))), path)
     except NotFound:
-        pinned = _PinnedSchema(1, step.settings["from"], dict(infer()))
+        pinned_schema = _PinnedSchema(1, step.settings["from"], dict(infer()))
     try:
-        store.put(path, msgspec.json.encode(pinned), create_only=True)
+        store.put(path, msgspec.json.encode(pinned_schema), create_only=True)
     except AlreadyExists:
         return _decode_schema(bytes(memoryview(store.get(path))), path)
-    return pinned.columns
+    return pinned_schema.columns
 
 
 def _decode_schema(body: bytes, path: str) -> Mapping[str, str]:

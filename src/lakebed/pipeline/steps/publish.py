@@ -40,16 +40,16 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     metadata = {"pipeline": context.plan.pipeline, "run": context.run_id, "step": str(step.ordinal)}
     target = repository.branch(into)
     target.head()  # raises for a missing branch before anything is committed
-    committed = _unless_unchanged(lambda: branch.commit(message, metadata=metadata).id, branch)
-    merged = _unless_unchanged(lambda: target.merge(branch.name, message=message, metadata=metadata).id, target)
-    return {"branch": branch.name, "into": into, "commit": committed, "merge": merged}
+    commit_id = _unless_unchanged(lambda: branch.commit(message, metadata=metadata).id, branch)
+    merge_id = _unless_unchanged(lambda: target.merge(branch.name, message=message, metadata=metadata).id, target)
+    return {"branch": branch.name, "into": into, "commit": commit_id, "merge": merge_id}
 
 
 def _publish_tables(step: PlannedStep, context: RunContext, branches: TableBranches) -> dict[str, Any]:
-    done = branches.publish(
+    publication = branches.publish(
         lambda name: context.main(name, step=step), dry_run=step.settings["dry_run"], location=context.location(step)
     )
-    return {"branch": branches.name, "into": MAIN_BRANCH, "dry_run": step.settings["dry_run"], **done}
+    return {"branch": branches.name, "into": MAIN_BRANCH, "dry_run": step.settings["dry_run"], **publication}
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:

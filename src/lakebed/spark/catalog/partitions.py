@@ -46,8 +46,8 @@ class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
         table = self.open_table(session, lake_url)
         snapshot, schema = snapshot_of(self.snapshot), table.schema
         values = partition_values(self.partition, schema)
-        live = NO_ENTRIES if snapshot is None else table.context.manifests.live_entries(snapshot)
-        totals = partition_totals(live)
+        live_entries = NO_ENTRIES if snapshot is None else table.context.manifests.live_entries(snapshot)
+        totals = partition_totals(live_entries)
         matches = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
         fields = schema.partition_fields
         columns = decode_rows(matches["partition"].combine_chunks(), [field.type for field in fields])
@@ -69,8 +69,8 @@ class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.open_table(session, lake_url)
         check_writable(table.schema)
-        dropped = Overwrite(partitions=[partition_values(partition, table.schema) for partition in self.partitions])
-        return {"snapshot_id": commit_changes(table, [], options={}, overwrite=dropped).id}
+        overwrite = Overwrite(partitions=[partition_values(partition, table.schema) for partition in self.partitions])
+        return {"snapshot_id": commit_changes(table, [], options={}, overwrite=overwrite).id}
 
 
 def partition_values(given: Mapping[str, Any], schema: TableSchema) -> dict[str, object]:

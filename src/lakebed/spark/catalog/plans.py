@@ -75,14 +75,14 @@ def _pickle(*request: object) -> str:
 
 def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, readers: Readers) -> ReaderPlan:
     """Choose the readers. lakebed reads the files for which a column's type has changed since they were written."""
-    plain, changed = _split_by_types(splits, plan)
+    plain_splits, changed_splits = _split_by_types(splits, plan)
     reader_plan = plan_readers(
-        store, plain, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
+        store, plain_splits, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
     )
-    if not changed:
+    if not changed_splits:
         return reader_plan
-    others = plan_readers(store, changed, plan, reaches=None, task_count_min=readers.task_count_min)
-    return replace(reader_plan, packs=(*reader_plan.packs, *others.packs))
+    other_readers = plan_readers(store, changed_splits, plan, reaches=None, task_count_min=readers.task_count_min)
+    return replace(reader_plan, packs=(*reader_plan.packs, *other_readers.packs))
 
 
 def _split_by_types(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
@@ -90,13 +90,13 @@ def _split_by_types(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split
     changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
     if not changed_ids:
         return list(splits), []
-    plain: list[Split] = []
-    changed: list[Split] = []
+    plain_splits: list[Split] = []
+    changed_splits: list[Split] = []
     for split in splits:
         _, files = columns_of([split.files], ("schema_id",))
         is_changed = not changed_ids.isdisjoint(files.column("schema_id").unique().to_pylist())
-        (changed if is_changed else plain).append(split)
-    return plain, changed
+        (changed_splits if is_changed else plain_splits).append(split)
+    return plain_splits, changed_splits
 
 
 def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
@@ -107,9 +107,9 @@ def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
 def _file_fields(native: NativeScan, fields: Sequence[DataField]) -> tuple[DataField, ...]:
     """Return the columns under the files' names. A column that they lack gets a name that no file has, and is null."""
     columns = {column.field.id: column.stored for column in native.columns}
-    stored = []
+    stored_fields = []
     for field in fields:
         file_field = columns[field.id]
         name = f"__lakebed_absent_{field.id}" if file_field is None else file_field.name
-        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or file_field is None))
-    return tuple(stored)
+        stored_fields.append(DataField(field.id, name, field.type, nullable=field.nullable or file_field is None))
+    return tuple(stored_fields)

@@ -384,19 +384,19 @@ class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         procedure = procedure_of(self.procedure)
-        given = arguments_of(self.procedure, procedure.parameters, self.arguments)
+        arguments = arguments_of(self.procedure, procedure.parameters, self.arguments)
         lake = session.lake(lake_url)
         if procedure.run is not None:
-            rows = procedure.run(lake.table(str(given["table"]), branch=self.branch), given)
+            rows = procedure.run(lake.table(str(arguments["table"]), branch=self.branch), arguments)
         else:
             assert procedure.on_lake is not None
             if self.branch is not None:
                 raise InvalidRequest(
-                    f"{self.procedure} works on the main branch, and the table {given['table']} is named with the "
+                    f"{self.procedure} works on the main branch, and the table {arguments['table']} is named with the "
                     f"branch {self.branch}: name it without.",
                     kind="unsupported_branch",
                 )
-            rows = procedure.on_lake(lake, given)
+            rows = procedure.on_lake(lake, arguments)
         return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=procedure.columns))}
 
 
@@ -404,9 +404,9 @@ def procedure_of(name: str) -> Procedure:
     """Return a procedure. Raises `NotFound` with similar names."""
     procedure = PROCEDURES.get(name)
     if procedure is None:
-        near = nearest_names(name, PROCEDURES) or sorted(PROCEDURES)
+        similar = nearest_names(name, PROCEDURES) or sorted(PROCEDURES)
         raise NotFound(
-            f"There is no procedure {name!r}: did you mean {', '.join(near)}? SHOW PROCEDURES lists all.",
+            f"There is no procedure {name!r}: did you mean {', '.join(similar)}? SHOW PROCEDURES lists all.",
             kind="procedure_not_found",
             procedure=name,
         )

@@ -47,17 +47,21 @@ class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_place(self.properties)
         table = self.open_table(session, lake_url)
         columns = StructType.fromJson(json.loads(self.schema))
-        old = table.refresh()
+        old_schema = table.refresh()
         arrow = arrow_schema_of(columns)
-        changed = replace_columns(
-            old,
+        new_schema = replace_columns(
+            old_schema,
             arrow,
             partition_keys=self.partition_keys,
             primary_keys=primary_keys_of(self.properties, arrow) if PRIMARY_KEY in self.properties else None,
             options=table_options(self.properties),
         )
-        staged = None if changed is old else encode_schema(changed).decode()
-        return {**describe_table(table, changed, table.latest()), "staged": staged, "resolved": Resolved.of(old)}
+        staged_schema = None if new_schema is old_schema else encode_schema(new_schema).decode()
+        return {
+            **describe_table(table, new_schema, table.latest()),
+            "staged": staged_schema,
+            "resolved": Resolved.of(old_schema),
+        }
 
 
 def decode_staged(text: str | None) -> TableSchema | None:
@@ -72,32 +76,34 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
     Raises `Conflict`: kind `COLUMNS_CHANGED`: another writer changed the columns meanwhile; nothing was changed.
     """
     schemas = table.context.schemas
-    old = table.refresh()
+    old_schema = table.refresh()
     now_ms = table.context.now_ms()
     try:
-        if old.id != staged.id - 1:
+        if old_schema.id != staged.id - 1:
             raise Conflict("The schema is a later one.", kind=COLUMNS_CHANGED)
-        stored = schemas.store_next(replace(staged, time_ms=now_ms))
-    except Conflict as lost:
+        stored_schema = schemas.store_next(replace(staged, time_ms=now_ms))
+    except Conflict as conflict:
         raise Conflict(
             f"Another writer changed the columns of {table.name} while it was to be replaced. Nothing was changed: run "
             "the statement again.",
             kind=COLUMNS_CHANGED,
-        ) from lost
+        ) from conflict
     newest = table.latest()
     try:
         yield
     except (InvalidRequest, Conflict):
-        if table.refresh() == stored:
-            highest = stored.highest_field_id
-            back = schemas.store_next(replace(old, id=stored.id + 1, highest_field_id=highest, time_ms=now_ms))
-            _take_back_not_null(table, stored, back, after_id=0 if newest is None else newest.id)
+        if table.refresh() == stored_schema:
+            highest = stored_schema.highest_field_id
+            back = schemas.store_next(
+                replace(old_schema, id=stored_schema.id + 1, highest_field_id=highest, time_ms=now_ms)
+            )
+            _take_back_not_null(table, stored_schema, back, after_id=0 if newest is None else newest.id)
         raise
 
 
 def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
     """Make restored columns nullable if rows lack them that other writers committed with the schema in between."""
     relaxed = with_nulls_of(back, stored)
-    committed = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
-    if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in committed):
+    later_snapshots = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
+    if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in later_snapshots):
         table.context.schemas.store_next(replace(relaxed, id=back.id + 1))

@@ -77,10 +77,10 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         schema = table.context.schemas.load(self.schema_id)
         columns = self.columns or [schema.fields[0].name]
         if self.rewrites and not schema.primary_keys:
-            rewritten = Rewritten(
+            rewritten_split = Rewritten(
                 snapshot=self.snapshot, schema_id=self.schema_id, predicates=self.predicates, files=self.files
             )
-            return rewritten.scan(table, columns=columns)
+            return rewritten_split.scan(table, columns=columns)
         scan = scan_snapshot(
             table.context,
             snapshot_of(self.snapshot),

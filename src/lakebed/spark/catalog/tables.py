@@ -318,14 +318,14 @@ def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
     """Drop a table. Raises `InvalidRequest` if tags or branches pin it, because SQL has no words to ignore pins."""
     try:
         lake.drop_table(name, dry_run=dry_run)
-    except InvalidRequest as pinned:
-        if pinned.kind != "table_pinned":
+    except InvalidRequest as error:
+        if error.kind != "table_pinned":
             raise
         raise InvalidRequest(
-            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG "
+            f"The table {name} is pinned by {error.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG "
             "and DROP BRANCH.",
-            kind=pinned.kind,
-        ) from pinned
+            kind=error.kind,
+        ) from error
 
 
 @register_verb("drop_table")

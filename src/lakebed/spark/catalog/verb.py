@@ -78,9 +78,9 @@ class Session:
 
         The reader deletes the file.
         """
-        carried = _carry_schema(rows.schema)
-        if rows.schema != carried:
-            rows = rows.cast(carried, safe=False)
+        transfer_rows = _carry_schema(rows.schema)
+        if rows.schema != transfer_rows:
+            rows = rows.cast(transfer_rows, safe=False)
         if rows.nbytes > INLINE_BYTES_MAX:
             path = self.folder / f"{uuid.uuid4().hex}.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
@@ -160,10 +160,14 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if schema.id == newest.id:
             return
         for name in (field.name for field in schema.fields) if names is None else names:
-            old, new = schema.field_by_name(name), newest.field_by_name(name)
-            if old is None:
+            old_field, new_field = schema.field_by_name(name), newest.field_by_name(name)
+            if old_field is None:
                 continue
-            if new is None or new.id != old.id or (new.type != old.type and parse_type(old.type).is_nested):
+            if (
+                new_field is None
+                or new_field.id != old_field.id
+                or (new_field.type != old_field.type and parse_type(old_field.type).is_nested)
+            ):
                 raise Conflict(
                     f"The column {name} of {table.name} was changed, renamed, dropped or added again while the "
                     "statement ran. Nothing was changed: run the statement again.",

@@ -254,15 +254,15 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             _discard_without_table(session.lake(lake_url), self.table, paths, self.results)
             raise
         changes = changes_of(self.results)
-        staged = decode_staged(self.staged)
+        staged_change = decode_staged(self.staged)
         try:
             if self.resolved is not None:
                 self.resolved.schema(table)
             if self.replaced is not None and self.replaced.where is not None:
                 self.check_columns(table)
-            if staged is None:
+            if staged_change is None:
                 return self._commit(table, changes)
-            with next_schema(table, staged):
+            with next_schema(table, staged_change):
                 return self._commit(table, changes)
         except Conflict as error:
             if error.kind in (COLUMNS_CHANGED, TABLE_REPLACED):
@@ -333,9 +333,9 @@ class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def _changes_to_discard(results: Sequence[str]) -> list[BucketChange]:
     """Return the changes of tasks, without the errors and the found rows in their results."""
-    decoded = (pickle.loads(base64.b64decode(text)) for text in results)
-    given = (part for result in decoded if not isinstance(result, LakebedError) for part in result)
-    return [part for part in given if isinstance(part, BucketChange)]
+    decoded_results = (pickle.loads(base64.b64decode(text)) for text in results)
+    parts = (part for result in decoded_results if not isinstance(result, LakebedError) for part in result)
+    return [part for part in parts if isinstance(part, BucketChange)]
 
 
 def _discard_without_table(lake: Lake, name: str, paths: Sequence[str], results: Sequence[str]) -> None:

@@ -80,20 +80,22 @@ def write_files(
         rows = _gather(df.select(*columns), schema, sink, target)
         rows.write.format(_SINK).option("target", target).option("job", job).mode("append").save()
     finally:
-        left = sink.take(job)
-    returned = decode_json(left, _Returned)
-    stored = None if returned.files is None else Path(returned.files)
+        answer = sink.take(job)
+    returned_files = decode_json(answer, _Returned)
+    stored_files = None if returned_files.files is None else Path(returned_files.files)
     try:
-        changes = take_over_files(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)
+        changes = take_over_files(
+            table, WrittenFiles(stored_files), schema.id, starts_anew=starts_anew, partition=partition
+        )
     finally:
-        if stored is not None:
-            stored.unlink()
-    if returned.null_in is not None:
+        if stored_files is not None:
+            stored_files.unlink()
+    if returned_files.null_in is not None:
         discard_changes(table.context, changes)
-        raise null_value(returned.null_in, schema)
-    if returned.not_utf8_in is not None:
+        raise null_value(returned_files.null_in, schema)
+    if returned_files.not_utf8_in is not None:
         discard_changes(table.context, changes)
-        raise not_utf8(returned.not_utf8_in)
+        raise not_utf8(returned_files.not_utf8_in)
     return changes
 
 
@@ -111,10 +113,12 @@ def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> Dat
         return rows
     bucket = Column(sink.bucket(target))
     partition_keys = schema.partition_keys
-    placed, task_count = place_buckets(rows, bucket, partition_keys=partition_keys, bucket_count=settings.bucket_count)
+    placed_rows, task_count = place_buckets(
+        rows, bucket, partition_keys=partition_keys, bucket_count=settings.bucket_count
+    )
     if not partition_keys and task_count == settings.bucket_count:
-        return placed  # each task has one bucket
-    return placed.sortWithinPartitions(*(exact_column(name) for name in partition_keys), bucket)
+        return placed_rows  # each task has one bucket
+    return placed_rows.sortWithinPartitions(*(exact_column(name) for name in partition_keys), bucket)
 
 
 def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:

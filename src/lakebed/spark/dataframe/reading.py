@@ -130,22 +130,22 @@ def _native_frame(spark: SparkSession, scan: NativeScan, plan: ReadPlan) -> Data
 
 
 def _evolve(column: FileColumn, target: spark_types.DataType) -> Column:
-    field, stored = column.field, column.stored
-    if stored is None:
+    field, stored_field = column.field, column.stored
+    if stored_field is None:
         return functions.lit(None).cast(target).alias(field.name)
-    source = exact_column(stored.name)
-    return (source if stored.type == field.type else source.cast(target)).alias(field.name)
+    source = exact_column(stored_field.name)
+    return (source if stored_field.type == field.type else source.cast(target)).alias(field.name)
 
 
 # ---- lakebed's own reader, on the executors
 
 
 def _packs_frame(spark: SparkSession, store: ObjectStore, packs: Sequence[Pack], plan: ReadPlan) -> DataFrame:
-    shipped, schema = ship(store), transfer_schema(plan.fields)
+    shipped_store, schema = ship(store), transfer_schema(plan.fields)
 
     def lakebed_read(assigned: Iterator[Pack]) -> Batches:
         for pack in assigned:
-            yield from pack.read(shipped, plan, schema)
+            yield from pack.read(shipped_store, plan, schema)
 
     tasks, function = deal(spark, [[pack] for pack in packs], lakebed_read)
     return tasks.mapInArrow(function, spark_schema(plan.fields))

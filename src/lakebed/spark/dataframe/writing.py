@@ -187,8 +187,8 @@ def merge(
     schema = table.refresh()
     missing = _missing(df, schema)
     _require_sequence(schema, missing)
-    whole = matched == "update" and not_matched == "insert" and not missing
-    if whole or any(key in missing for key in schema.primary_keys):
+    is_upsert = matched == "update" and not_matched == "insert" and not missing
+    if is_upsert or any(key in missing for key in schema.primary_keys):
         return _run(df, table, options=options, deletes=deletes, order_by=order_by)
 
     def join_basis(basis: Basis) -> DataFrame:
@@ -228,11 +228,11 @@ def _join(
     not_matched: str,
 ) -> DataFrame:
     keys = list(schema.primary_keys)
-    kept = missing if matched == "update" else []
-    current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
+    kept_columns = missing if matched == "update" else []
+    current = _read(df.sparkSession, table, basis, columns=[*keys, *kept_columns])
     if matched == "ignore":
         return df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
-    if not kept:
+    if not kept_columns:
         return df.join(current, on=keys, how="left_semi") if not_matched == "ignore" else df
     return df.join(current, on=keys, how="inner" if not_matched == "ignore" else "left")
 
@@ -269,8 +269,8 @@ def delete(
 
         return _until_unchanged(table, find_rows, options=options, keys_only=True)
     require_keys(table, "delete by key from")
-    needed = delete_columns(table.schema)
-    keys = [name for name in rows.columns if name in needed]
+    needed_columns = delete_columns(table.schema)
+    keys = [name for name in rows.columns if name in needed_columns]
     return _run(rows.select([exact_column(name) for name in keys]), table, options=options, keys_only=True)
 
 
@@ -297,8 +297,8 @@ def _until_unchanged(
         table.refresh()
         try:
             return _commit_rows(made(basis), table, options=options, basis=basis, **more)
-        except Conflict as lost:
-            if tries == _TRIES_MAX or lost.kind not in ("rows_changed", "schema_changed"):
+        except Conflict as conflict:
+            if tries == _TRIES_MAX or conflict.kind not in ("rows_changed", "schema_changed"):
                 raise
 
 
@@ -336,8 +336,8 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
         try:
             with discarding(table, changes):
                 return commit_changes(table, changes, options=options, kind="OVERWRITE")
-        except Conflict as lost:
-            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
+        except Conflict as conflict:
+            if tries_left == 0 or conflict.kind not in CHANGED_KINDS:
                 raise
     return None
 
@@ -412,13 +412,13 @@ def _commit_rows(
                 "changed: run it again.",
                 kind="schema_changed",
             )
-        fitting = _in_utc(df, task.schema)
-        task.check(table.store, arrow_schema_of(fitting.schema))
-        changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
+        rows = _in_utc(df, task.schema)
+        task.check(table.store, arrow_schema_of(rows.schema))
+        changes = write_files(rows, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
         if changes is None:
-            placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+            placed_rows = distribute(rows, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
             changes = collect_changes(
-                placed,
+                placed_rows,
                 task.function(ship(table.store, writes=True)),
                 into=table.store,
                 discard=partial(discard_changes, table.context),
@@ -428,8 +428,8 @@ def _commit_rows(
         try:
             with discarding(table, changes):
                 return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
-        except Conflict as lost:
-            if tries == _TRIES_MAX or lost.kind not in (("index_changed",) if basis else WRITTEN_AGAIN):
+        except Conflict as conflict:
+            if tries == _TRIES_MAX or conflict.kind not in (("index_changed",) if basis else WRITTEN_AGAIN):
                 raise
 
 

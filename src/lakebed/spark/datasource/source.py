@@ -86,9 +86,9 @@ class LakebedSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of some columns of that version. Raises `InvalidRequest`: columns or types do not fit."""
         scan = self._scan(schema.names)
-        wanted = spark_schema(scan.table_schema.select_fields(schema.names))
-        for asked, field in zip(schema, wanted, strict=True):
-            _check_type(asked, field)
+        expected_schema = spark_schema(scan.table_schema.select_fields(schema.names))
+        for asked_field, field in zip(schema, expected_schema, strict=True):
+            _check_type(asked_field, field)
         table, tasks = self._table(), number(self.options, "tasks", os.cpu_count() or 1)
         kind = LakebedReader if flag(self.options, "pushfilters", True) else PlainReader
         return kind(table, scan, schema, tasks=tasks, where=self._where())
@@ -105,18 +105,18 @@ class LakebedSource(DataSource):
                 "or 'kept' (only the partitions that the rows are in).",
                 kind="invalid_option",
             )
-        replaced = Overwrite(dynamic=mode == "kept") if overwrite else None
+        overwritten = Overwrite(dynamic=mode == "kept") if overwrite else None
         task = write_task(table, starts_anew=overwrite)
         task.check(table.store, arrow_schema_of(schema))
-        return LakebedWriter(ship(table.store, writes=True), task, replaced, dict(self.options))
+        return LakebedWriter(ship(table.store, writes=True), task, overwritten, dict(self.options))
 
     @without_frames
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return a reader that follows the table. Raises `InvalidRequest`: options, columns or types do not fit."""
         streams = _streams()
         fields = {field.name: field for field in self._stream_schema(every=True)}
-        for asked in schema:
-            _check_type(asked, fields.get(asked.name))
+        for asked_field in schema:
+            _check_type(asked_field, fields.get(asked_field.name))
         table = self._table()
         reader: DataSourceStreamReader = streams.StreamReader(
             table,
@@ -137,8 +137,8 @@ class LakebedSource(DataSource):
         table = self._table()
         task = write_task(table, starts_anew=overwrite)
         task.check(table.store, arrow_schema_of(schema))
-        shipped, user = ship(table.store, writes=True), user_of(self.options)
-        writer: DataSourceStreamWriter = streams.StreamWriter(shipped, task, user, overwrite, dict(self.options))
+        shipped_store, user = ship(table.store, writes=True), user_of(self.options)
+        writer: DataSourceStreamWriter = streams.StreamWriter(shipped_store, task, user, overwrite, dict(self.options))
         return writer
 
     def _stream_schema(self, *, every: bool = False) -> StructType:
@@ -148,10 +148,10 @@ class LakebedSource(DataSource):
         check_readable(schema)
         columns: Sequence[str] = stream_columns(schema, settings)
         if "columns" in self.options and not every:
-            asked = [name.strip() for name in self.options["columns"].split(",")]
-            for name in asked:
+            names = [name.strip() for name in self.options["columns"].split(",")]
+            for name in names:
                 require_column(schema, name)
-            columns = [*asked, *columns[len(schema.fields) :]]
+            columns = [*names, *columns[len(schema.fields) :]]
         fields = change_fields(schema, columns)
         return spark_schema(fields if settings.changes else schema.select_fields(columns))
 
@@ -186,10 +186,12 @@ class LakebedSource(DataSource):
                 f"The options {' and '.join(names)} name a version each: give one of them.", kind="ambiguous_version"
             )
         if not names:
-            pinned = self.options.get(PINNED)
-            if pinned is None:
+            pinned_version = self.options.get(PINNED)
+            if pinned_version is None:
                 return table.latest(), None
-            return (None if pinned == "0" else resolve(table.context, version=int(pinned)).snapshot), None
+            return (
+                None if pinned_version == "0" else resolve(table.context, version=int(pinned_version)).snapshot
+            ), None
         name, value = names[0], self.options[names[0]]
         if name == "timestamp":
             version = resolve(table.context, timestamp=value)

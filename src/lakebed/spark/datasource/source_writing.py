@@ -41,10 +41,10 @@ def write_rows(task: WriteTask, shipped: bytes, batches: Iterator[pa.RecordBatch
 
 def accept_results(table: Table, task: WriteTask, messages: Sequence[WriterCommitMessage | None]) -> list[BucketChange]:
     """Return the changes of a job's tasks. If a task returned an error, delete the files of the others and raise it."""
-    written = [message for message in messages if isinstance(message, Written)]
-    changes = [change for message in written for change in message.changes]
-    error = next((message.error for message in written if message.error is not None), None) or _bucket_error(
-        written, task
+    results = [message for message in messages if isinstance(message, Written)]
+    changes = [change for message in results for change in message.changes]
+    error = next((message.error for message in results if message.error is not None), None) or _bucket_error(
+        results, task
     )
     if error is not None:
         discard_changes(table.context, changes)

@@ -91,10 +91,10 @@ def compact_table(
         Conflict: other writers replaced the files during every attempt; kind ``branch_moved``: the branch of the
             repository that holds the table was reset during the job.
     """
-    made: list[BucketChange] = []
+    changes: list[BucketChange] = []
 
     def run_tasks(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:
-        made[:] = changes_of_units(
+        changes[:] = changes_of_units(
             spark,
             tasks,
             size_bytes=lambda task: task.input_bytes,
@@ -103,11 +103,11 @@ def compact_table(
             function=partial(_run_task, plan=plan),
             discard=partial(discard_changes, table.context),
         )
-        return made
+        return changes
 
     report = compact(table.context, full=full, where=where, dry_run=dry_run, run_tasks=run_tasks)
     if report.snapshot is not None:
-        check_there(table, made)
+        check_there(table, changes)
     return report
 
 
@@ -148,16 +148,21 @@ def collect_table(
 def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_than_ms: int) -> Search:
     listing = _list_files(spark, branches[0], older_than_ms)
     try:
-        old = listing.filter("is_old")
-        old_count = old.count()  # forces the listing, before the used files are looked up
-        used, data = _frames_of_used(spark, paths_in_use(branches))
-        orphans = old.join(used, on="name", how="left_anti").select("path", "size_bytes").orderBy("path").toArrow()
+        old_files = listing.filter("is_old")
+        old_count = old_files.count()  # forces the listing, before the used files are looked up
+        used_files, data = _frames_of_used(spark, paths_in_use(branches))
+        orphans = (
+            old_files.join(used_files, on="name", how="left_anti")
+            .select("path", "size_bytes")
+            .orderBy("path")
+            .toArrow()
+        )
         present = data.join(listing.select("path"), on="path", how="left_semi").select("name")
         missing = data.join(present, on="name", how="left_anti").select("path").orderBy("path").toArrow()
     finally:
         listing.unpersist()
-    lost = pa.concat_arrays([pa.array([], pa.string()), *_chunks(missing["path"])])
-    return Search(orphans, old_count - orphans.num_rows, lost)
+    lost_paths = pa.concat_arrays([pa.array([], pa.string()), *_chunks(missing["path"])])
+    return Search(orphans, old_count - orphans.num_rows, lost_paths)
 
 
 def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) -> DataFrame:
@@ -169,20 +174,20 @@ def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) ->
     folders = branch.store.list_with_delimiter("").folders
 
     def lakebed_list(assigned: Iterator[str]) -> Batches:
-        opened: ObjectStore = pickle.loads(store)
+        object_store: ObjectStore = pickle.loads(store)
         for folder in assigned:
-            listing = files_of_listing(list(opened.list(folder)), layout, older_than_ms=older_than_ms)
+            listing = files_of_listing(list(object_store.list(folder)), layout, older_than_ms=older_than_ms)
             yield from _with_names(listing).to_batches()
 
     if not folders:
         return spark.createDataFrame([], _FOUND)
     packs = pack_units(folders, size_bytes=lambda folder: 0, task_count_min=4 * parallelism(spark))
     tasks, function = deal(spark, packs, lakebed_list)
-    listed = tasks.mapInArrow(function, _FOUND)
+    files = tasks.mapInArrow(function, _FOUND)
     outside = outside_of(branch, older_than_ms=older_than_ms)
     if outside.num_rows:
-        listed = listed.unionByName(spark.createDataFrame(_with_names(outside)))
-    return listed.persist(StorageLevel.DISK_ONLY)
+        files = files.unionByName(spark.createDataFrame(_with_names(outside)))
+    return files.persist(StorageLevel.DISK_ONLY)
 
 
 def _with_names(files: pa.Table) -> pa.Table:
@@ -242,28 +247,28 @@ def diff_versions(
     Cost: a read of the files that only one version has; with a primary key, also of those whose keys overlap them.
     """
     old_splits, new_splits, plan = plan_diff(table.context, start, end)
-    old = read_splits(spark, table, splits=old_splits, plan=plan)
+    old_rows = read_splits(spark, table, splits=old_splits, plan=plan)
     new = read_splits(spark, table, splits=new_splits, plan=plan)
     key_columns = tuple(keys) if keys is not None else plan.schema.primary_keys
     for name in key_columns:
         require_column(plan.schema, name)
-    return _diff_by_key(old, new, key_columns) if key_columns else _multiset_diff(old, new)
+    return _diff_by_key(old_rows, new, key_columns) if key_columns else _multiset_diff(old_rows, new)
 
 
 def _diff_by_key(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
     names = new.columns
-    whole = functions.struct(*(exact_column(name) for name in names))
-    was = old.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("was"))
-    now = new.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("now"))
+    whole_row = functions.struct(*(exact_column(name) for name in names))
+    old_side = old.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole_row.alias("was"))
+    now = new.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole_row.alias("now"))
     same_key = functions.lit(True)
     for i in range(len(keys)):
-        same_key = same_key & was[f"k{i}"].eqNullSafe(now[f"k{i}"])
-    paired = was.join(now, same_key, "full_outer").filter(~functions.col("was").eqNullSafe(functions.col("now")))
+        same_key = same_key & old_side[f"k{i}"].eqNullSafe(now[f"k{i}"])
+    paired = old_side.join(now, same_key, "full_outer").filter(~functions.col("was").eqNullSafe(functions.col("now")))
     kinds = functions.when(functions.col("was").isNull(), _changes(("+I", "now"))).when(
         functions.col("now").isNull(), _changes(("-D", "was"))
     )
-    both = kinds.otherwise(_changes(("-U", "was"), ("+U", "now")))
-    changes = paired.select(functions.explode(both).alias("change"))
+    both_sides = kinds.otherwise(_changes(("-U", "was"), ("+U", "now")))
+    changes = paired.select(functions.explode(both_sides).alias("change"))
     return changes.select(
         *(functions.col("change.row").getField(name).alias(name) for name in names),
         functions.col("change.kind").alias(ROW_KIND_COLUMN),
@@ -280,11 +285,13 @@ def _multiset_diff(old: DataFrame, new: DataFrame) -> DataFrame:
     """Compare whole rows by their number of occurrences: one shuffle of both sides together."""
     names = new.columns
     surplus = "surplus of " + max(names, key=len)  # longer than every column's name, so it is unique
-    both = new.withColumn(surplus, functions.lit(1)).union(old.withColumn(surplus, functions.lit(-1)))
-    counted = both.groupBy(*(exact_column(name) for name in names)).agg(
+    both_sides = new.withColumn(surplus, functions.lit(1)).union(old.withColumn(surplus, functions.lit(-1)))
+    counts = both_sides.groupBy(*(exact_column(name) for name in names)).agg(
         functions.sum(exact_column(surplus)).alias(surplus)
     )
-    differing = counted.filter(exact_column(surplus) != 0)
+    differing = counts.filter(exact_column(surplus) != 0)
     kind = functions.when(exact_column(surplus) > 0, functions.lit("+I")).otherwise(functions.lit("-D"))
-    repeated = functions.array_repeat(kind, functions.abs(exact_column(surplus)).cast("int"))
-    return differing.select(*(exact_column(name) for name in names), functions.explode(repeated).alias(ROW_KIND_COLUMN))
+    repeated_kinds = functions.array_repeat(kind, functions.abs(exact_column(surplus)).cast("int"))
+    return differing.select(
+        *(exact_column(name) for name in names), functions.explode(repeated_kinds).alias(ROW_KIND_COLUMN)
+    )

@@ -80,14 +80,14 @@ def _carry(spark: SparkSession, table: Table, plan: ImportPlan, progress: Progre
     units += [file for file, _ in plan.rewritten]
     if not units:
         return changes
-    shipped, schema = ship(table.store, writes=True), plan.schema
+    shipped_store, schema = ship(table.store, writes=True), plan.schema
     packs = pack_units(units, size_bytes=_size_bytes, task_count_min=parallelism(spark))
-    nothing: Mapping[str, Entry] = {}
+    no_entries: Mapping[str, Entry] = {}
 
     def lakebed_import(assigned: Iterator[list[FileOfImport]]) -> Batches:
         (pack,) = assigned
-        opened = open_in_task(shipped, nothing)
-        yield from returning_changes(lambda: _carry_pack(opened, pack, schema), store=opened)
+        object_store = open_in_task(shipped_store, no_entries)
+        yield from returning_changes(lambda: _carry_pack(object_store, pack, schema), store=object_store)
 
     frame, task = deal(spark, [[list(pack)] for pack in packs], lakebed_import)
     return changes + collect_changes(frame, task, into=table.store)
@@ -99,8 +99,8 @@ def _size_bytes(unit: FileOfImport) -> int:
 
 def _carry_pack(store: ObjectStore, pack: list[FileOfImport], schema: TableSchema) -> list[BucketChange]:
     changes = [carry_file(store, pack_file) for pack_file in pack if isinstance(pack_file, TakenFile)]
-    rewritten = [pack_file for pack_file in pack if isinstance(pack_file, SourceFile)]
-    if not rewritten:
+    files_to_rewrite = [pack_file for pack_file in pack if isinstance(pack_file, SourceFile)]
+    if not files_to_rewrite:
         return changes
     writer = TableWriter(
         store,
@@ -109,7 +109,7 @@ def _carry_pack(store: ObjectStore, pack: list[FileOfImport], schema: TableSchem
         environment=Environment(),
         index=lambda: BucketIndex(None),
     )
-    for file in rewritten:
+    for file in files_to_rewrite:
         for rows in rows_of(file, store):
             write_rows(writer, rows, file)
     return changes + writer.finish()

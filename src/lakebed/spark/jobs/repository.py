@@ -95,8 +95,8 @@ def stage_files(
         results = collect_changes(*deal(spark, packs, _uploading_urls(upload, content_type, options)))
     else:
         results = []
-    staged: Sequence[Any] = results
-    return branch.stage_many(pa.Table.from_batches(staged)) if staged else 0
+    staged_results: Sequence[Any] = results
+    return branch.stage_many(pa.Table.from_batches(staged_results)) if staged_results else 0
 
 
 def _uploader(branch: Branch) -> Upload:
@@ -107,13 +107,13 @@ def _uploader(branch: Branch) -> Upload:
 
 
 def _upload_through(branch: bytes, content: Any, content_type: str) -> Entry:
-    opened: Branch = _unpickle(branch)
-    return opened.upload(content, content_type=content_type)
+    target: Branch = _unpickle(branch)
+    return target.upload(content, content_type=content_type)
 
 
 def _upload_into(store: bytes, content: Any, content_type: str) -> Entry:
-    opened: ObjectStore = _unpickle(store)
-    return upload_to(opened, content, content_type=content_type, environment=Environment())
+    target: ObjectStore = _unpickle(store)
+    return upload_to(target, content, content_type=content_type, environment=Environment())
 
 
 _OPENED: dict[bytes, Any] = {}
@@ -217,19 +217,19 @@ def _subtract(
     """As `lakebed.repo.collect.collect.Subtraction`, computed by Spark."""
     if not listed.num_rows:
         return listed
-    left = spark.createDataFrame(listed)
+    remaining = spark.createDataFrame(listed)
     if len(staged):
-        left = left.join(spark.createDataFrame(pa.table({"ulid": staged})), on="ulid", how="left_anti")
+        remaining = remaining.join(spark.createDataFrame(pa.table({"ulid": staged})), on="ulid", how="left_anti")
     if ranges:
-        named = _list_addresses(spark, store, ranges)
+        named_addresses = _list_addresses(spark, store, ranges)
         try:
-            problem = named.filter(functions.col("problem").isNotNull()).select("problem").first()
+            problem = named_addresses.filter(functions.col("problem").isNotNull()).select("problem").first()
             if problem is not None:
                 raise pickle.loads(problem[0])
-            return _sort(left.join(named, on="ulid", how="left_anti"))
+            return _sort(remaining.join(named_addresses, on="ulid", how="left_anti"))
         finally:
-            named.unpersist()
-    return _sort(left)
+            named_addresses.unpersist()
+    return _sort(remaining)
 
 
 def _sort(left: DataFrame) -> pa.Table:
@@ -285,23 +285,25 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
     """
     text = repository.default_branch if ref is None else ref
     if isinstance(transport_of(repository), HttpTransport):
-        listed = ((line.path, line.entry) for line in repository.ref(text).list() if line.entry is not None)
-        return spark.createDataFrame(columns_of(listed), _ENTRIES)
+        pairs = ((line.path, line.entry) for line in repository.ref(text).list() if line.entry is not None)
+        return spark.createDataFrame(columns_of(pairs), _ENTRIES)
     home = context_of(repository)
     store = ship(home.store)
     with home.key_value.snapshot() as snapshot:
         resolved = resolve(home, text, snapshot=snapshot)
         changes = [] if resolved.branch is None else list(uncommitted(home, snapshot, resolved.branch))
     metarange = resolved.commit.metarange
-    committed = _frame_of_ranges(spark, store, [(metarange, meta) for meta in home.committed.open(metarange).ranges()])
-    changed = pa.Table.from_batches(changes) if changes else None
-    if changed is None:
-        return committed
-    paths = pa.table({"path": changed.column("path").cast(pa.string())})
-    shown = changed.filter(changed.column("right").is_valid()).combine_chunks()
-    kept = committed.join(spark.createDataFrame(paths), on="path", how="left_anti")
-    tables = [_decode(batch.column("path"), batch.column("right")) for batch in shown.to_batches()]
-    return kept.unionByName(spark.createDataFrame(pa.concat_tables(tables), _ENTRIES)) if tables else kept
+    committed_frame = _frame_of_ranges(
+        spark, store, [(metarange, meta) for meta in home.committed.open(metarange).ranges()]
+    )
+    changed_rows = pa.Table.from_batches(changes) if changes else None
+    if changed_rows is None:
+        return committed_frame
+    paths = pa.table({"path": changed_rows.column("path").cast(pa.string())})
+    staged_rows = changed_rows.filter(changed_rows.column("right").is_valid()).combine_chunks()
+    kept_frame = committed_frame.join(spark.createDataFrame(paths), on="path", how="left_anti")
+    tables = [_decode(batch.column("path"), batch.column("right")) for batch in staged_rows.to_batches()]
+    return kept_frame.unionByName(spark.createDataFrame(pa.concat_tables(tables), _ENTRIES)) if tables else kept_frame
 
 
 def _frame_of_ranges(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
@@ -312,8 +314,8 @@ def _frame_of_ranges(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf
         with _open_committed(store) as committed:
             for ref, meta in assigned:
                 for rows in committed.open(ref).rows_of(meta):
-                    for at in range(0, rows.num_rows, _ROWS_AT_ONCE):
-                        part = rows.slice(at, _ROWS_AT_ONCE)
+                    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+                        part = rows.slice(start, _ROWS_AT_ONCE)
                         yield from _decode(part.column(0), part.column(1)).to_batches()
 
     packs = pack_units(ranges, size_bytes=lambda unit: unit[1].file.size_bytes, task_count_min=parallelism(spark))

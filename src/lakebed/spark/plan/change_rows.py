@@ -84,12 +84,12 @@ class ChangeRows:
     def read(self, shipped: bytes, pack: ChangePack) -> Iterator[pa.RecordBatch]:
         """Read the units of a task. Raises `InvalidRequest`: a deletion, if they are refused."""
         store = open_in_task(shipped, pack.entries)
-        carried = transfer_schema(self.fields)
-        for committed in pack.units:
-            for rows in committed.unit.rows(store, self.plan):
-                shown = self._prepare_rows(rows, committed)
-                for batch in shown.to_batches(max_chunksize=BATCH_ROWS):
-                    yield transfer_rows(batch, carried)
+        carried_schema = transfer_schema(self.fields)
+        for unit in pack.units:
+            for rows in unit.unit.rows(store, self.plan):
+                shown_rows = self._prepare_rows(rows, unit)
+                for batch in shown_rows.to_batches(max_chunksize=BATCH_ROWS):
+                    yield transfer_rows(batch, carried_schema)
 
     def _prepare_rows(self, rows: pa.Table, committed: Committed) -> pa.Table:
         if self.deletions != "kept":
@@ -122,8 +122,8 @@ def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataFiel
     table_fields = {
         field.name: replace(field, nullable=field.name not in keys) if keys else field for field in schema.fields
     }
-    added = {field.name: field for field in (KIND, AUDITED, *CHANGELOG)}
-    return tuple((added | table_fields)[name] for name in columns)
+    extra_fields = {field.name: field for field in (KIND, AUDITED, *CHANGELOG)}
+    return tuple((extra_fields | table_fields)[name] for name in columns)
 
 
 def pack_changes(store: ObjectStore, units: Sequence[Committed], *, task_count_min: int) -> list[ChangePack]:

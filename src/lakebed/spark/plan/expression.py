@@ -44,9 +44,9 @@ def _translate(bound: Predicate, schema: pa.Schema) -> Column:
     if isinstance(bound, In):
         return functions.lit(False)  # an IN without values
     if isinstance(bound, OneOf):
-        unknown = [functions.lit(None).cast("boolean")] if bound.has_null else []
+        unknown_term = [functions.lit(None).cast("boolean")] if bound.has_null else []
         columns = [_comparison(bound.column, "=", value, schema) for value in bound.values]
-        return join_balanced([*columns, *unknown], lambda a, b: a | b)
+        return join_balanced([*columns, *unknown_term], lambda a, b: a | b)
     if isinstance(bound, Known):
         return functions.when(exact_column(bound.column).isNotNull(), functions.lit(bound.truth))
     assert isinstance(bound, Compare)
@@ -64,12 +64,12 @@ def _comparison(name: str, op: str, value: pa.Scalar, schema: pa.Schema) -> Colu
         return _compare(column, op, _literal(value))
     if math.isnan(value.as_py()):
         return functions.when(column.isNotNull(), functions.lit(op == "<>"))
-    compared = _compare(column, op, _literal(value))
-    return compared | functions.isnan(column) if op == "<>" else compared & ~functions.isnan(column)
+    comparison = _compare(column, op, _literal(value))
+    return comparison | functions.isnan(column) if op == "<>" else comparison & ~functions.isnan(column)
 
 
 def _compare(column: Column, op: str, value: Column) -> Column:
-    compared: dict[str, Any] = {
+    comparisons: dict[str, Any] = {
         "=": column.__eq__,
         "<>": column.__ne__,
         "<": column.__lt__,
@@ -77,7 +77,7 @@ def _compare(column: Column, op: str, value: Column) -> Column:
         ">": column.__gt__,
         ">=": column.__ge__,
     }
-    answer: Column = compared[op](value)
+    answer: Column = comparisons[op](value)
     return answer
 
 
@@ -88,9 +88,9 @@ def _literal(value: pa.Scalar) -> Column:
         # As text in UTC: Spark reads a datetime in this machine's time zone.
         text = str(value.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.timestamp("us")).cast(pa.string()))
         return functions.lit(text + ("Z" if kind.tz else "")).cast(target)
-    plain = value.as_py()
+    python_value = value.as_py()
     if pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_time(kind):
-        return functions.lit(str(plain)).cast(target)
+        return functions.lit(str(python_value)).cast(target)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return functions.lit(bytearray(plain))
-    return functions.lit(plain).cast(target)
+        return functions.lit(bytearray(python_value))
+    return functions.lit(python_value).cast(target)

@@ -320,12 +320,12 @@ def _chain(name: str, terms: Sequence[Term]) -> list[Term]:
 
 def _join(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
     """Join parts. Leave out those without a translation if this errs on the allowed side."""
-    known = [predicate for predicate, _ in parts if predicate is not None]
+    predicates = [predicate for predicate, _ in parts if predicate is not None]
     may_leave_out = is_weaker == (name == "AND")
-    if not known or (len(known) < len(parts) and not may_leave_out):
+    if not predicates or (len(predicates) < len(parts) and not may_leave_out):
         return _NOTHING
     kind = And if name == "AND" else Or
-    joined = known[0] if len(known) == 1 else _try_build(lambda: kind(tuple(known)))
+    joined = predicates[0] if len(predicates) == 1 else _try_build(lambda: kind(tuple(predicates)))
     return joined, joined is not None and all(predicate is not None and is_exact for predicate, is_exact in parts)
 
 
@@ -360,11 +360,11 @@ def _operation(name: str, column: str, literals: Sequence[Any]) -> Predicate | N
 
 def _one_of(column: str, values: Sequence[Any]) -> Predicate:
     numbers = tuple(value for value in values if not _is_nan(value))
-    listed = In(column, numbers)
+    membership = In(column, numbers)
     if len(numbers) == len(values):
-        return listed
+        return membership
     is_nan = _comparison(column, "=", math.nan)
-    return Or((listed, is_nan)) if numbers else is_nan
+    return Or((membership, is_nan)) if numbers else is_nan
 
 
 def _comparison(column: str, op: Comparison, value: Any) -> Predicate:
@@ -375,8 +375,8 @@ def _comparison(column: str, op: Comparison, value: Any) -> Predicate:
             return Not(is_number)
         if op in ("<>", "<"):
             return is_number
-        both = (is_number, Not(is_number))
-        return Or(both) if op == "<=" else And(both)
+        conditions = (is_number, Not(is_number))
+        return Or(conditions) if op == "<=" else And(conditions)
     if op in (">", ">=") and isinstance(value, float):
         return Not(Compare(column, "<=" if op == ">" else "<", value))
     return Compare(column, op, value)

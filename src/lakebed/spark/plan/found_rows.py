@@ -60,11 +60,11 @@ def positions_of(all_rows: Iterable[FoundRows]) -> Mapping[str, Positions]:
 
 def _once(parts: list[Positions]) -> Positions:
     every = np.concatenate(parts).astype(np.int64)
-    each: Positions = np.unique(every)
-    if len(each) != len(every):
+    positions: Positions = np.unique(every)
+    if len(positions) != len(every):
         raise InvalidRequest(
             "The statement changes a row of the table twice, so its result is not defined: let each row of the table "
             "match one row of the source.",
             kind="row_changed_twice",
         )
-    return each
+    return positions

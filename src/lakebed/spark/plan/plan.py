@@ -149,11 +149,11 @@ def _units(position: int, files: pa.Table) -> pa.Table:
     count = files.num_rows
     folder, name, file_name = (files.column(column).combine_chunks() for column in ("folder", "name", "file_name"))
     is_new = np.append(True, np.diff(folder.indices.to_numpy()) != 0)[:count]
-    shown = folder.dictionary.take(pc.if_else(pa.array(is_new), folder.indices, None))
+    shown_folders = folder.dictionary.take(pc.if_else(pa.array(is_new), folder.indices, None))
     return pa.Table.from_arrays(
         [
             pa.array(np.full(count, position, np.int32)),
-            shown,
+            shown_folders,
             name,
             files.column("size_bytes"),
             files.column("modified_ms"),
@@ -196,11 +196,11 @@ def plan_readers(
     (entries,) = locate(store, [splits], files=split_files)
     root = _native_root(store, reaches) if reaches is not None and is_wanted else None
     natives: list[NativeScan] = []
-    others = list(splits)
+    other_splits = list(splits)
     if root is not None:
         addresses = {path: entry.address for path, entry in entries.items()} if isinstance(store, EntryStore) else None
-        natives, others = _native_scans(splits, plan, root=root, addresses=addresses)
-    task_splits = pack_units(others, size_bytes=split_bytes, task_count_min=task_count_min)
+        natives, other_splits = _native_scans(splits, plan, root=root, addresses=addresses)
+    task_splits = pack_units(other_splits, size_bytes=split_bytes, task_count_min=task_count_min)
     packs = (Pack(tuple(pack), _entries_of(pack, entries)) for pack in task_splits)
     return ReaderPlan(fields=plan.fields, where=plan.where, natives=tuple(natives), packs=tuple(packs))
 
@@ -284,10 +284,10 @@ def _native_scans(
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
     # A file of another writer may lack partition columns, for which Spark's reader would return nulls.
     is_partial = _lacks(files.column("write_cols"), plan.schema.partition_keys)
-    refused = np.zeros(len(alone), np.bool_)
-    refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
+    is_refused = np.zeros(len(alone), np.bool_)
+    is_refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
     is_native = is_alone.copy()
-    is_native[is_alone] = ~refused
+    is_native[is_alone] = ~is_refused
     table = pa.table(
         [
             folders,
@@ -299,11 +299,11 @@ def _native_scans(
         ],
         schema=FILES,
     )
-    kept = ~refused[groups]
+    is_kept = ~is_refused[groups]
     schema_ids = files.column("schema_id").to_numpy()
     scans = []
-    for schema_id in map(int, np.unique(schema_ids[kept])):
-        selection = kept & (schema_ids == schema_id)
+    for schema_id in map(int, np.unique(schema_ids[is_kept])):
+        selection = is_kept & (schema_ids == schema_id)
         rows = table if selection.all() else table.filter(pa.array(selection))
         scans.append(NativeScan(schema_id, _file_columns(plan, schema_id), rows))
     return scans, [split for split, native in zip(splits, is_native, strict=True) if not native]
@@ -353,12 +353,12 @@ def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:
     columns = []
     for field in plan.decoded:
         file_field = in_file.get(field.id)
-        stored = None
+        stored_schema = None
         if file_field is not None and (file_field.name, file_field.type) == (field.name, field.type):
-            stored = field
+            stored_schema = field
         elif file_field is not None:
-            stored = DataField(file_field.id, file_field.name, file_field.type, nullable=field.nullable)
-        columns.append(FileColumn(field, stored))
+            stored_schema = DataField(file_field.id, file_field.name, file_field.type, nullable=field.nullable)
+        columns.append(FileColumn(field, stored_schema))
     return tuple(columns)
 
 

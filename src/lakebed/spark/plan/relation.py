@@ -72,7 +72,7 @@ def exact_files(spark: SparkSession, files: pa.Table, *, schema: StructType) -> 
         statuses[0] = status_of(size_bytes, False, 1, _BLOCK_BYTES, modified_ms, path)
         remember(path, statuses)
         paths.append(path)
-    nothing = jvm.scala.Option.empty()
+    none = jvm.scala.Option.empty()
     columns = session.parseDataType(schema.json())
     options = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({"recursiveFileLookup": "true"})
     index = sources.InMemoryFileIndex(
@@ -81,14 +81,14 @@ def exact_files(spark: SparkSession, files: pa.Table, *, schema: StructType) -> 
         options,
         jvm.scala.Option.apply(columns),
         cache,
-        nothing,
-        nothing,
+        none,
+        none,
     )
     relation = sources.HadoopFsRelation(
         index,
         session.parseDataType(StructType([]).json()),
         columns,
-        nothing,
+        none,
         sources.parquet.ParquetFileFormat(),
         options,
         session,

@@ -67,13 +67,13 @@ def locate(
     url = store.root_url
     if not isinstance(store, EntryStore):
         return [{} for _ in packs]
-    wanted = [[file for unit in pack for file in files(unit)] for pack in packs]
-    entries = store.entries(list(dict.fromkeys(path for pack in wanted for file in pack for path in file)))
-    for pack in wanted:
+    files_of_packs = [[file for unit in pack for file in files(unit)] for pack in packs]
+    entries = store.entries(list(dict.fromkeys(path for pack in files_of_packs for file in pack for path in file)))
+    for pack in files_of_packs:
         for file in pack:
             if not any(path in entries for path in file):
                 raise absent(file[0], url)
-    return [{path: entries[path] for file in pack for path in file if path in entries} for pack in wanted]
+    return [{path: entries[path] for file in pack for path in file if path in entries} for pack in files_of_packs]
 
 
 def open_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:

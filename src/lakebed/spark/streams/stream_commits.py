@@ -52,11 +52,11 @@ def user_of(options: Mapping[str, str]) -> str:
 
     Raises `InvalidRequest`: neither exists.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    application = given.get(APPLICATION)
+    options_by_name = {name.lower(): value for name, value in options.items()}
+    application = options_by_name.get(APPLICATION)
     if application:
         return application
-    checkpoint = given.get(CHECKPOINT.lower())
+    checkpoint = options_by_name.get(CHECKPOINT.lower())
     query = None if checkpoint is None else query_of_checkpoint(checkpoint)
     if query is None:
         problem = "has no checkpointLocation" if checkpoint is None else f"finds no query's id in {checkpoint}/metadata"

@@ -26,20 +26,20 @@ OWN_OPTIONS: Final = ("mode", "changes", "removals", CONSUMER, *LIMITS.values())
 
 def stream_settings(options: Mapping[str, str]) -> StreamSettings:
     """Return the settings in options, whose names may have any case. Raises `InvalidRequest`: an invalid value."""
-    given = {name.lower(): value for name, value in options.items()}
-    mode = _one_of(given, "mode", get_args(Start))
-    removals = _one_of(given, "removals", ("fail", "skip"))
+    options_by_name = {name.lower(): value for name, value in options.items()}
+    mode = _one_of(options_by_name, "mode", get_args(Start))
+    removals = _one_of(options_by_name, "removals", ("fail", "skip"))
     for name, needs in (("version", "from-snapshot"), ("timestamp", "from-timestamp")):
-        if name in given and mode != needs:
+        if name in options_by_name and mode != needs:
             raise InvalidRequest(
                 f"The option {name} is for streams with mode={needs}, and this one has mode={mode}: give both or none.",
                 kind="invalid_option",
             )
     return StreamSettings(
         start=mode,  # type: ignore[arg-type]
-        version=given.get("version"),
-        timestamp=given.get("timestamp"),
-        changes=flag(given, "changes", False),
+        version=options_by_name.get("version"),
+        timestamp=options_by_name.get("timestamp"),
+        changes=flag(options_by_name, "changes", False),
         removals="skip" if removals == "skip" else "fail",
     )
 
@@ -55,8 +55,8 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
 
 def limits_of(options: Mapping[str, str]) -> Limits:
     """Return the limits of a batch. Raises `InvalidRequest`: one of them is not a number >= 1."""
-    given = {name.lower(): value for name, value in options.items()}
-    limits = {limit: number(given, name.lower(), 0) or None for limit, name in LIMITS.items()}
+    options_by_name = {name.lower(): value for name, value in options.items()}
+    limits = {limit: number(options_by_name, name.lower(), 0) or None for limit, name in LIMITS.items()}
     return Limits(files=limits["files"], rows=limits["rows"], bytes=limits["bytes"], snapshots=limits["snapshots"])
 
 
@@ -71,13 +71,13 @@ def stream_columns(schema: TableSchema, settings: StreamSettings) -> tuple[str, 
 
 def refuse_names(schema: TableSchema, *added: str) -> None:
     """Refuse a table with columns whose names changes need."""
-    taken = [field.name for field in schema.fields if field.name in added]
-    if taken:
+    taken_names = [field.name for field in schema.fields if field.name in added]
+    if taken_names:
         raise InvalidRequest(
-            f"The table has a column {taken[0]!r}, the name of a column that is added to its changes: rename the "
+            f"The table has a column {taken_names[0]!r}, the name of a column that is added to its changes: rename the "
             "table's column.",
             kind="name_taken",
-            column=taken[0],
+            column=taken_names[0],
         )
 
 

@@ -66,9 +66,9 @@ def discarding(table: Table, changes: Sequence[BucketChange]) -> Iterator[None]:
     """
     try:
         yield
-    except (Conflict, InvalidRequest, NotFound) as refused:
-        is_gone = refused.kind in ("table_not_found", "branch_not_found") and not isinstance(table.store, EntryStore)
-        if is_gone if isinstance(refused, NotFound) else refused.kind != BRANCH_MOVED:
+    except (Conflict, InvalidRequest, NotFound) as error:
+        is_gone = error.kind in ("table_not_found", "branch_not_found") and not isinstance(table.store, EntryStore)
+        if is_gone if isinstance(error, NotFound) else error.kind != BRANCH_MOVED:
             discard_changes(table.context, changes)
         raise
 
@@ -90,8 +90,8 @@ def check_committed(table: Table, snapshot: Snapshot) -> None:
 
     def find_added() -> list[str]:
         written_to = partial(_first_folder, Placement.of(table.schema))
-        named = paths_of(table.context.manifests.delta_entries(snapshot), written_to)
-        paths: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
+        named_paths = paths_of(table.context.manifests.delta_entries(snapshot), written_to)
+        paths: list[str] = named_paths.filter(pc.equal(named_paths["kind"], ADD))["path"].to_pylist()
         return paths
 
     _look(table, find_added)
@@ -106,16 +106,16 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
     if not isinstance(table.store, EntryStore):
         return
     paths = paths_of_commit()
-    gone = set(paths) - set(table.store.entries(paths))
-    newest = table.latest() if gone else None
-    if gone and newest is not None:
+    missing = set(paths) - set(table.store.entries(paths))
+    newest = table.latest() if missing else None
+    if missing and newest is not None:
         # Files that another writer has since compacted and expired are rightly gone: no version names them any longer.
-        live = set(table.context.manifests.live_entries(newest).column("file_name").to_pylist())
-        gone = {path for path in gone if path.rpartition("/")[2] in live}
-    if gone:
+        live_names = set(table.context.manifests.live_entries(newest).column("file_name").to_pylist())
+        missing = {path for path in missing if path.rpartition("/")[2] in live_names}
+    if missing:
         raise Conflict(
             f"{table.url} was reset or merged over while this job committed, and files of its commit are gone. Reset "
             "the branch to a commit, then run the job again.",
             kind=BRANCH_MOVED,
-            path=min(gone),
+            path=min(missing),
         )

@@ -134,7 +134,7 @@ def file_target(store: ObjectStore, schema: TableSchema, *, spark_schema: str) -
     """
     settings, placement = WriteSettings.of(schema), Placement.of(schema)
     files = settings.files
-    plain = [field for field in schema.fields if not parse_type(field.type).is_nested]
+    flat_fields = [field for field in schema.fields if not parse_type(field.type).is_nested]
     return {
         "root": hadoop_url(store.root_url),
         "schema_id": schema.id,
@@ -145,7 +145,7 @@ def file_target(store: ObjectStore, schema: TableSchema, *, spark_schema: str) -
         "level": files.compression_level or 0,
         "file_bytes": files.target_file_bytes,
         "row_group_bytes": _row_group_bytes(files),
-        "without_dictionary": [field.name for field in plain if _has_no_dictionary(parse_type(field.type))],
+        "without_dictionary": [field.name for field in flat_fields if _has_no_dictionary(parse_type(field.type))],
         "partition": [_describe(field) for field in schema.partition_fields],
         "legacy_names": placement.is_legacy,
         "default_name": placement.default_name,
@@ -166,17 +166,17 @@ def _has_no_dictionary(parsed: Type) -> bool:
 
 
 def _describe(field: DataField) -> dict[str, Any]:
-    parsed = parse_type(field.type)
-    return {"name": field.name, "root": parsed.root, "precision": parsed.precision or 0}
+    field_type = parse_type(field.type)
+    return {"name": field.name, "root": field_type.root, "precision": field_type.precision or 0}
 
 
 def _with_ids(spark_schema: str, schema: TableSchema) -> str:
     """Add the ids of columns, and of members of ROW, in the places where Spark's writer expects them."""
-    described = msgspec.json.decode(spark_schema)
-    for member, field in zip(described["fields"], schema.fields, strict=True):
+    description = msgspec.json.decode(spark_schema)
+    for member, field in zip(description["fields"], schema.fields, strict=True):
         member["metadata"] = {_FIELD_ID: field.id}
         _add_ids(member["type"], parse_type(field.type))
-    return msgspec.json.encode(described).decode()
+    return msgspec.json.encode(description).decode()
 
 
 _FIELD_ID: Final = "parquet.field.id"
@@ -260,18 +260,18 @@ def changes_of_files(
     settings, placement = WriteSettings.of(schema), Placement.of(schema)
     files_by_bucket: dict[tuple[bytes, int], list[DataFile]] = {}
     folders: dict[tuple[bytes, int], str] = {}
-    following: dict[tuple[bytes, int], int] = {}
+    next_sequences: dict[tuple[bytes, int], int] = {}
     for file in files:
         footer = parse_footer(file.footer)
         values = partition_of(footer, schema, file_name=file.path)
         key = (values, file.bucket)
         if key not in files_by_bucket:
             folders[key] = _folder(placement, values, file.bucket)
-            files_by_bucket[key], following[key] = [], 0
+            files_by_bucket[key], next_sequences[key] = [], 0
             _check_inside(values, schema, partition)
             if settings.bucket_count > 0:
                 index.check_bucket_count(values, bucket_count=settings.bucket_count)
-                following[key] = index.next_sequence(values, file.bucket)
+                next_sequences[key] = index.next_sequence(values, file.bucket)
         folder, _, name = file.path.rpartition("/")
         if folder != folders[key]:
             raise InternalError(
@@ -281,17 +281,17 @@ def changes_of_files(
         place = AdoptedFile(
             name,
             file.size_bytes,
-            first_sequence=following[key],
+            first_sequence=next_sequences[key],
             creation_time_ms=file.closed_ms,
             partition=values,
         )
-        described = describe_file(footer, place, schema=schema, stats_mode=settings.files.stats_mode, same_ids=True)
-        files_by_bucket[key].append(described)
+        data_file = describe_file(footer, place, schema=schema, stats_mode=settings.files.stats_mode, same_ids=True)
+        files_by_bucket[key].append(data_file)
         if settings.bucket_count > 0:
-            following[key] += described.row_count
+            next_sequences[key] += data_file.row_count
     return [
-        BucketChange(partition=values, bucket=bucket, total_buckets=settings.bucket_count, added=tuple(added))
-        for (values, bucket), added in files_by_bucket.items()
+        BucketChange(partition=values, bucket=bucket, total_buckets=settings.bucket_count, added=tuple(added_files))
+        for (values, bucket), added_files in files_by_bucket.items()
     ]
 
 

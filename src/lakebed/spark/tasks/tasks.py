@@ -76,15 +76,15 @@ def changes_of_units(
     """
     if not units:
         return []
-    shipped = ship(store, writes=True)
+    shipped_store = ship(store, writes=True)
     packs = pack_units(units, size_bytes=size_bytes, task_count_min=parallelism(spark))
     entries = locate(store, packs, files=files)
 
     def rewrite(assigned: Iterator[tuple[list[Unit], Mapping[str, Entry]]]) -> Batches:
         ((pack, pack_entries),) = assigned
-        opened = open_in_task(shipped, pack_entries)
-        changes = (function(unit, opened) for unit in pack)
-        yield from returning_changes(lambda: [change for change in changes if change is not None], store=opened)
+        task_store = open_in_task(shipped_store, pack_entries)
+        changes = (function(unit, task_store) for unit in pack)
+        yield from returning_changes(lambda: [change for change in changes if change is not None], store=task_store)
 
     frame, task = deal(
         spark, [[(pack, pack_entries)] for pack, pack_entries in zip(packs, entries, strict=True)], rewrite
@@ -115,11 +115,11 @@ def collect_changes(
         yield from function(batch.rename_columns(names) for batch in batches)
 
     # PySpark parses names of columns as SQL, in which a point and a backquote have a meaning.
-    placed = frame.toDF(*(f"c{position}" for position in range(len(names))))
+    renamed_frame = frame.toDF(*(f"c{position}" for position in range(len(names))))
     changes: list[BucketChange] = []
     uploads: list[tuple[str, Entry]] = []
     error: LakebedError | None = None
-    for row in placed.mapInArrow(lakebed_task, _RESULT).collect():
+    for row in renamed_frame.mapInArrow(lakebed_task, _RESULT).collect():
         result = pickle.loads(row[0])
         if isinstance(result, LakebedError):
             error = error or result

@@ -79,15 +79,15 @@ class WriteTask:
         task = self
 
         def lakebed_write(batches: Batches) -> Batches:
-            opened = open_in_task(store)
+            task_store = open_in_task(store)
 
             def work() -> list[BucketChange]:
-                writer = task.writer(opened, Environment())
+                writer = task.writer(task_store, Environment())
                 for batch in batches:
                     task.add(writer, batch)
                 return writer.finish()
 
-            yield from returning_changes(work, store=opened)
+            yield from returning_changes(work, store=task_store)
             for _ in batches:
                 pass  # Spark requires that its rows are consumed, also after an error
 
@@ -141,10 +141,10 @@ def distribute(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> Da
         return df
     shares = settings.share_count
     if shares == 1 and not partition_keys:
-        placed = df.repartition(1)
+        distributed = df.repartition(1)
     else:
-        placed, _ = place_buckets(df, _bucket_number(task), partition_keys=partition_keys, bucket_count=shares)
-    return placed.sortWithinPartitions(*(exact_column(name) for name in order_by)) if order_by else placed
+        distributed, _ = place_buckets(df, _bucket_number(task), partition_keys=partition_keys, bucket_count=shares)
+    return distributed.sortWithinPartitions(*(exact_column(name) for name in order_by)) if order_by else distributed
 
 
 def place_buckets(
@@ -167,8 +167,8 @@ def _bucket_number(task: WriteTask) -> Column:
     fields = task.schema.select_fields(task.settings.bucket_keys)
     function: Any = _bucket_function(fields, task.settings)
     placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
-    placed: Column = placing(*(exact_column(field.name) for field in fields))
-    return placed
+    bucket: Column = placing(*(exact_column(field.name) for field in fields))
+    return bucket
 
 
 def _bucket_function(fields: Sequence[DataField], settings: WriteSettings) -> Callable[..., pa.Array]:
