@@ -31,7 +31,11 @@ Long = int
 
 
 def _are_texts(values: object) -> bool:
-    return isinstance(values, Collection) and not isinstance(values, str) and all(isinstance(it, str) for it in values)
+    return (
+        isinstance(values, Collection)
+        and not isinstance(values, str)
+        and all(isinstance(value, str) for value in values)
+    )
 
 
 def _is_mapping(value: object) -> bool:
@@ -154,30 +158,38 @@ def check_keywords(given: Mapping[str, object], known: type) -> None:
         if name not in known.__annotations__:
             hint = did_you_mean(name, known.__annotations__)
             raise TypeError(f"{name!r} is not a valid keyword argument: use {', '.join(known.__annotations__)}.{hint}")
-        declared = known.__annotations__[name]
-        check_argument(name, value, getattr(declared, "__forward_arg__", str(declared)))
+        annotation = known.__annotations__[name]
+        check_argument(name, value, getattr(annotation, "__forward_arg__", str(annotation)))
 
 
 def _check_calls(method: F, *, is_method: bool = True) -> F:
     parameters = inspect.signature(method).parameters.values()
-    declared = {it.name: str(it.annotation) for it in parameters if it.kind is not it.VAR_KEYWORD}
-    named = {name: annotation for name, annotation in declared.items() if _choices(annotation)}
-    if not named:
+    annotations = {
+        parameter.name: str(parameter.annotation)
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    choices_by_name = {name: annotation for name, annotation in annotations.items() if _choices(annotation)}
+    if not choices_by_name:
         return method
-    names = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
-    rest = next((it.name for it in parameters if it.kind is it.VAR_POSITIONAL), None)
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    rest_name = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), None)
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         for place, value in enumerate(args):
             if is_method and not place:  # self, or the class
                 continue
-            name = names[place] if place < len(names) else rest
-            if name in named:
-                check_argument(name, value, named[name])
+            name = names[place] if place < len(names) else rest_name
+            if name in choices_by_name:
+                check_argument(name, value, choices_by_name[name])
         for name, value in kwargs.items():
-            if name in named:
-                check_argument(name, value, named[name])
+            if name in choices_by_name:
+                check_argument(name, value, choices_by_name[name])
         return method(*args, **kwargs)
 
     return cast("F", call)

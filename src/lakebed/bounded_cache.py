@@ -57,8 +57,8 @@ class BoundedCache:
         if size_bytes > self._bytes_max:
             return
         with self._lock:
-            replaced = self._items.pop(key, None)
-            self._size_bytes += size_bytes - (replaced[0] if replaced else 0)
+            old_item = self._items.pop(key, None)
+            self._size_bytes += size_bytes - (old_item[0] if old_item else 0)
             self._items[key] = (size_bytes, value)
             while self._size_bytes > self._bytes_max or len(self._items) > self._count_max:
                 _, (evicted_bytes, _) = self._items.popitem(last=False)

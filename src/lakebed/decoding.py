@@ -79,8 +79,8 @@ def find_unknown_part(error: Exception) -> tuple[str, str] | None:
     Returns:
         ``field`` and the name of an unknown field, or ``value`` and a value that is not among the known ones.
     """
-    unknown = _UNKNOWN.search(str(error))
-    return None if unknown is None else (unknown[1] or unknown[3], unknown[2] or unknown[4] or "")
+    match = _UNKNOWN.search(str(error))
+    return None if match is None else (match[1] or match[3], match[2] or match[4] or "")
 
 
 def convert(members: Any, kind: type[T]) -> T:

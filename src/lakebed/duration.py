@@ -55,10 +55,10 @@ def parse_duration_ms(text: str) -> int:
     Raises:
         InvalidRequest: not a duration, or negative, or above 2^63 - 1 milliseconds.
     """
-    trimmed = text.strip()
+    trimmed_text = text.strip()
     total = None
-    if len(trimmed) <= _TEXT_LENGTH_MAX:
-        total = _iso_ms(trimmed) if trimmed[:1] in ("P", "p") else _parts_ms(trimmed)
+    if len(trimmed_text) <= _TEXT_LENGTH_MAX:
+        total = _iso_ms(trimmed_text) if trimmed_text[:1] in ("P", "p") else _parts_ms(trimmed_text)
     if total is None:
         raise InvalidRequest(
             f"{format_value(text)} is not a duration: write a number and a unit such as '7 d', '1h', '30min 10s', "

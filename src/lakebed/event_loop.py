@@ -36,8 +36,8 @@ class EventLoopThread:
             if self._is_closed:
                 coroutine.close()
                 raise RuntimeError("the event loop is closed")
-            running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return running.result()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
 
     def run_all(self, coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R | BaseException]:
         """Run coroutines at the same time. Return the result or the error of each."""
@@ -142,8 +142,8 @@ class Handover(Generic[T, R]):
         """Refuse further items, and fail those that were not taken. Call it before the loop is closed."""
         with self._lock:
             self._is_closed = True
-            left, self._items = self._items, []
-        for item in left:
+            items, self._items = self._items, []
+        for item in items:
             item.fail(RuntimeError("the event loop is closed"))
 
     async def _begin(self) -> None:
@@ -155,12 +155,12 @@ class Handover(Generic[T, R]):
             await self._arrived.wait()
             self._arrived.clear()
             with self._lock:
-                taken, self._items = self._items, []
+                items, self._items = self._items, []
             try:
-                await self._take(taken)
+                await self._take(items)
             except BaseException as error:
                 failure = error if isinstance(error, Exception) else RuntimeError("the event loop is closed")
-                for item in taken:
+                for item in items:
                     item.fail(failure)
                 if failure is not error:
                     raise

@@ -63,8 +63,8 @@ def join_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None
     Args:
         stop: makes the thread end soon, and does not wait for it. It may be called after the thread has ended.
     """
-    for ended in [candidate for candidate in list(_stops) if not candidate.is_alive()]:
-        _stops.pop(ended, None)
+    for ended_thread in [candidate for candidate in list(_stops) if not candidate.is_alive()]:
+        _stops.pop(ended_thread, None)
     if not _stoppers:
         _stoppers.append(_Stopper())
     _stops[thread] = stop
@@ -84,12 +84,12 @@ def free_before_exit(resource: object) -> None:
 
 def _wait() -> None:
     end_s = time.monotonic() + WAIT_MAX_S
-    running = [thread for thread in list(_stops) if thread.is_alive()]
-    if running:
+    running_threads = [thread for thread in list(_stops) if thread.is_alive()]
+    if running_threads:
         stopper = _stoppers[0]
         stopper.asked.set()
         stopper.done.wait(WAIT_MAX_S)
-    for thread in running:
+    for thread in running_threads:
         thread.join(max(0.0, end_s - time.monotonic()))
     while _held and time.monotonic() < end_s:
         time.sleep(_PAUSE_S)  # the threads can take the interpreter's lock in the meantime

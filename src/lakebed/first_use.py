@@ -70,8 +70,10 @@ def all_of(module: str, *, into: dict[str, Any]) -> Lookup:
     def load(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {into['__name__']!r} has no attribute {name!r}")
-        loaded = importlib.import_module(module)
-        into.update({attribute: value for attribute, value in vars(loaded).items() if not attribute.startswith("_")})
-        return getattr(loaded, name)
+        module_loaded = importlib.import_module(module)
+        into.update(
+            {attribute: value for attribute, value in vars(module_loaded).items() if not attribute.startswith("_")}
+        )
+        return getattr(module_loaded, name)
 
     return load

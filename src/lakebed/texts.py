@@ -37,11 +37,11 @@ def clamp_to_calendar(time_ms: int) -> int:
 
 def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int | None:
     """Parse ASCII digits after an optional minus. Return None for other text and for numbers outside the limits."""
-    trimmed = text.strip()
-    digits = trimmed.removeprefix("-")
+    trimmed_text = text.strip()
+    digits = trimmed_text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits.lstrip("0")) > _DIGITS_MAX:
         return None
-    number = int(digits.lstrip("0") or "0") * (-1 if trimmed.startswith("-") else 1)
+    number = int(digits.lstrip("0") or "0") * (-1 if trimmed_text.startswith("-") else 1)
     return number if minimum <= number <= maximum else None
 
 
@@ -142,5 +142,5 @@ def list_some(names: Sequence[str], *, count_max: int = 5) -> str:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Suggest the most similar names: `` Did you mean jan or june?``. Empty if none is similar."""
-    near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    similar = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""

@@ -181,7 +181,8 @@ class _BranchCheck:
                     "field_id_twice",
                     self._table.context.layout.schema(newest.id),
                     f"gives {list_some(names_of_id)} the same field id {field_id}: clients of Paimon and Iceberg "
-                    "cannot open the table, or take values of one for those of the other. Copy its rows to a new table.",
+                    "cannot open the table, or take values of one for those of the other. Copy its rows to a new "
+                    "table.",
                     columns=names_of_id,
                 )
 

@@ -98,8 +98,8 @@ class Branch(Reference):
 
         Cost: 1 PUT, and 1 write of the key-value store.
         """
-        what = Put(path, content_type, dict(metadata or {}), only_if_absent)
-        return self._transport.put(self._text, what, chunks_of(content))
+        verb = Put(path, content_type, dict(metadata or {}), only_if_absent)
+        return self._transport.put(self._text, verb, chunks_of(content))
 
     def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
         """Raise what `put` would raise, without bytes. Cost: a look at the branch; with `only_if_absent` as `stat`."""
@@ -119,8 +119,8 @@ class Branch(Reference):
 
         Cost: 1 PUT.
         """
-        what = Put(None, content_type, dict(metadata or {}))
-        return self._transport.put(self._text, what, chunks_of(content))
+        verb = Put(None, content_type, dict(metadata or {}))
+        return self._transport.put(self._text, verb, chunks_of(content))
 
     def upload_directory(
         self,
@@ -255,15 +255,15 @@ class Branch(Reference):
 
         Cost: 1 COPY inside the store, and 1 write of the key-value store.
         """
-        at = None if ref is None else str(ref)
-        return self._transport.call(Copy(branch=self._text, source=source, path=path, ref=at))
+        ref_text = None if ref is None else str(ref)
+        return self._transport.call(Copy(branch=self._text, source=source, path=path, ref=ref_text))
 
     def status(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
     ) -> Iterator[Difference]:
         """Iterate over the uncommitted changes, in the order of paths. Arguments and errors as `Reference.list`."""
-        asked = Status(branch=self._text, prefix=prefix, after=after, delimiter=delimiter)
-        return self._transport.rows(asked, amount=amount)
+        verb = Status(branch=self._text, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(verb, amount=amount)
 
     def is_dirty(self) -> bool:
         """Return whether the branch has uncommitted changes. Cost: a listing up to the first change."""
@@ -497,7 +497,7 @@ class Branch(Reference):
                 ``invalid_path``.
             NotFound: kind ``branch_not_found``.
         """
-        imported = ImportObjects(
+        verb = ImportObjects(
             branch=self._text,
             sources=list(sources),
             message=message,
@@ -505,7 +505,7 @@ class Branch(Reference):
             committer=committer,
             replace=replace,
         )
-        return self._transport.call(imported, storage_options=storage_options)
+        return self._transport.call(verb, storage_options=storage_options)
 
     def compact(self, *, force: bool = True) -> Compaction:
         """Make reads of what is staged as fast as reads of a commit.

@@ -94,11 +94,11 @@ def upload_directory(
         Others as `Branch.put` and `Branch.delete_many`.
     Cost: one listing of the prefix; each file is read once to compare it, and once more to be sent.
     """
-    root, below = Path(local_path(directory)), _folder(prefix)
+    root, folder = Path(local_path(directory)), _folder(prefix)
     if not root.is_dir():
         raise NotFound(f"There is no directory {root}.", kind="directory_not_found", path=str(root))
     local = _files_of(root)
-    remote = {line.path.removeprefix(below): line.entry for line in branch.list(below)}
+    remote = {line.path.removeprefix(folder): line.entry for line in branch.list(folder)}
 
     def copy(path: str) -> Entry | None:
         """The entry of a file that differs, its bytes stored unless this is a dry run; None: nothing differs."""
@@ -116,15 +116,17 @@ def upload_directory(
     for path, entry in _each(copy, local.sizes, progress):
         if entry is not None:
             entries[path] = entry
-    gone = tuple(sorted(set(remote) - set(local.sizes))) if delete else ()
+    deleted_paths = tuple(sorted(set(remote) - set(local.sizes))) if delete else ()
     if not dry_run:
         if entries:
-            branch.stage_many([(below + path, entry) for path, entry in entries.items()])
-        if gone:
-            branch.delete_many({below + path: remote[path] for path in gone})
+            branch.stage_many([(folder + path, entry) for path, entry in entries.items()])
+        if deleted_paths:
+            branch.delete_many({folder + path: remote[path] for path in deleted_paths})
     copied_bytes = sum(entry.size_bytes for entry in entries.values())
-    unchanged = len(local.sizes) - len(entries)
-    return CopyReport(tuple(sorted(entries)), copied_bytes, unchanged, gone, dry_run, tuple(local.skipped))
+    unchanged_count = len(local.sizes) - len(entries)
+    return CopyReport(
+        tuple(sorted(entries)), copied_bytes, unchanged_count, deleted_paths, dry_run, tuple(local.skipped)
+    )
 
 
 def download_directory(
@@ -152,14 +154,14 @@ def download_directory(
         Conflict: kind ``changed_meanwhile``: an object of a branch was replaced during the copy; run it again.
     Cost: one listing; each object that differs is read once, and each file of the same size.
     """
-    root, below = Path(local_path(directory)), _folder(prefix)
-    remote = {line.path.removeprefix(below): line.entry for line in reference.list(below)}
-    if below and not remote:
+    root, folder = Path(local_path(directory)), _folder(prefix)
+    remote = {line.path.removeprefix(folder): line.entry for line in reference.list(folder)}
+    if folder and not remote:
         raise NotFound(
-            f"At {reference} no path begins with {below}: list the paths there, and give a folder of them. "
+            f"At {reference} no path begins with {folder}: list the paths there, and give a folder of them. "
             "Nothing was copied or deleted.",
             kind="prefix_not_found",
-            prefix=below,
+            prefix=folder,
         )
     _check_names(root, remote)
     local = _files_of(root) if root.is_dir() else _Local()
@@ -170,17 +172,19 @@ def download_directory(
         if local.sizes.get(path) == entry.size_bytes and _digest(file) == entry.checksum:
             return None
         if not dry_run:
-            _write(reference.stream(below + path), file, size_bytes=entry.size_bytes)
+            _write(reference.stream(folder + path), file, size_bytes=entry.size_bytes)
         return int(entry.size_bytes)
 
     sizes = {path: entry.size_bytes for path, entry in remote.items()}
-    copied = {path: size for path, size in _each(copy, sizes, progress) if size is not None}
-    gone = tuple(sorted(set(local.sizes) - set(remote))) if delete else ()
-    for path in () if dry_run else gone:
+    copied_sizes = {path: size for path, size in _each(copy, sizes, progress) if size is not None}
+    deleted_paths = tuple(sorted(set(local.sizes) - set(remote))) if delete else ()
+    for path in () if dry_run else deleted_paths:
         (root / path).unlink(missing_ok=True)
-    unchanged = len(remote) - len(copied)
-    skipped = tuple(path for path in local.skipped if path not in copied)
-    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, skipped)
+    unchanged_count = len(remote) - len(copied_sizes)
+    skipped_paths = tuple(path for path in local.skipped if path not in copied_sizes)
+    return CopyReport(
+        tuple(sorted(copied_sizes)), sum(copied_sizes.values()), unchanged_count, deleted_paths, dry_run, skipped_paths
+    )
 
 
 def _folder(prefix: str) -> str:
@@ -192,7 +196,7 @@ def _each(
 ) -> Iterator[tuple[str, Any]]:
     """Call a function for each path, some at once; results in order. After an error no further call begins."""
     pool = Environment().runtime.pool(_COPIES_AT_ONCE)
-    total, done = sum(sizes.values()), 0
+    total, done_bytes = sum(sizes.values()), 0
     is_over = False
 
     def unless_over(path: str) -> Any:
@@ -200,9 +204,9 @@ def _each(
 
     try:
         for path, result in zip(sizes, pool.map(unless_over, sizes), strict=True):
-            done += sizes[path]
+            done_bytes += sizes[path]
             if progress is not None:
-                progress(CopyProgress(done, total))
+                progress(CopyProgress(done_bytes, total))
             yield path, result
     finally:
         is_over = True
@@ -244,8 +248,8 @@ def _check_names(root: Path, entries: dict[str, Entry]) -> None:
                 kind="not_a_file_name",
                 path=path,
             )
-        above = ["/".join(parts[:end]) for end in range(1, len(parts))]
-        if any(folder in entries for folder in above):
+        parents = ["/".join(parts[:end]) for end in range(1, len(parts))]
+        if any(folder in entries for folder in parents):
             raise InvalidRequest(
                 f"The object {format_value(path)} lies below another object, which a file cannot: rename one of them.",
                 kind="not_a_file_name",
@@ -273,12 +277,12 @@ def _check_names(root: Path, entries: dict[str, Entry]) -> None:
 def _write(chunks: Iterator[bytes], file: Path, *, size_bytes: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = name_unfinished(file)
-    written = 0
+    written_bytes = 0
     try:
         with unfinished.open("wb") as target:
             for chunk in chunks:
-                written += target.write(chunk)
-        if written != size_bytes:
+                written_bytes += target.write(chunk)
+        if written_bytes != size_bytes:
             raise Conflict(
                 f"The object for {file} was replaced while it was copied: run the download again.",
                 kind="changed_meanwhile",

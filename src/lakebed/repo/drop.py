@@ -100,9 +100,9 @@ def _state_sharing(key_value: KeyValue, store: ObjectStore, deleted: DeletedRepo
     record = deleted.record
     if record.is_shared or not is_shared_namespace(store, record):
         return True
-    stated = msgspec.structs.replace(deleted, record=msgspec.structs.replace(record, is_shared=True))
+    shared_record = msgspec.structs.replace(deleted, record=msgspec.structs.replace(record, is_shared=True))
     raw = key_value.get(note)
-    return raw is not None and replace_record(key_value, note, encode_record(stated), expected=raw)
+    return raw is not None and replace_record(key_value, note, encode_record(shared_record), expected=raw)
 
 
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
@@ -110,9 +110,9 @@ def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     uid, is_shared = deleted.record.uid, is_shared_namespace(store, deleted.record)
     metas = (meta for meta in store.list() if not (is_shared and is_of_lakefs(meta.path, uid=uid)))
     # What a sweep puts to learn the store's time is counted by none: a dry run shows what the sweep then deletes.
-    doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in metas if meta.path != CLOCK_PATH]
-    doomed.sort(key=lambda target: (made_ulid(target.path) is None, target.path == MARKER_PATH))
-    return CollectionPlan(deleted.name, (), tuple(doomed))
+    deletable = [Deletable(meta.path, meta.size_bytes, why) for meta in metas if meta.path != CLOCK_PATH]
+    deletable.sort(key=lambda target: (made_ulid(target.path) is None, target.path == MARKER_PATH))
+    return CollectionPlan(deleted.name, (), tuple(deletable))
 
 
 def _delete_records(key_value: KeyValue, keys: Keys) -> None:

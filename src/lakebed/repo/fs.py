@@ -101,25 +101,25 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     def _place(self, path: str, *, is_file: bool = True) -> tuple[Any, str, str]:
         """The repository, the reference and the path inside it; the latter two are empty where the path is short."""
         name, _, rest = self._strip_protocol(path).strip("/").partition("/")
-        ref, _, inside = rest.partition("/")
-        if is_file and not inside:
+        ref, _, path_inside = rest.partition("/")
+        if is_file and not path_inside:
             raise IsADirectoryError(f"{path} is not a file: write {_PROTOCOL}://REPOSITORY/REFERENCE/PATH.")
         with _as_os_errors(path):
-            return (self._repository(name) if name else None), unquote(ref), inside
+            return (self._repository(name) if name else None), unquote(ref), path_inside
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """Files and directories of one level: repositories, their branches and tags, objects."""
-        repository, ref, inside = self._place(path, is_file=False)
+        repository, ref, path_inside = self._place(path, is_file=False)
         with _as_os_errors(path):
             if repository is None:
                 source = self._open_source()
                 names = [item.name for item in source.list()] if hasattr(source, "repository") else [source.name]
                 infos = [_directory(name) for name in names]
             elif not ref:
-                named = [*repository.branches(), *repository.tags()]
-                infos = [_directory(f"{repository.name}/{reference.name.replace('/', '%2F')}") for reference in named]
+                refs = [*repository.branches(), *repository.tags()]
+                infos = [_directory(f"{repository.name}/{reference.name.replace('/', '%2F')}") for reference in refs]
             else:
-                infos = self._level(repository, ref, inside)
+                infos = self._level(repository, ref, path_inside)
         return infos if detail else [info["name"] for info in infos]
 
     def _level(self, repository: Any, ref: str, inside: str) -> list[dict[str, Any]]:
@@ -140,21 +140,21 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size, time and checksum of a file, or that there is a directory. Raises `FileNotFoundError`."""
-        repository, ref, inside = self._place(path, is_file=False)
+        repository, ref, path_inside = self._place(path, is_file=False)
         if repository is None:
             return _directory("")
         with _as_os_errors(path):
             if not ref:
                 return _directory(repository.name)
             reference = repository.ref(ref)
-            name = f"{_top(repository, ref)}/{inside}".rstrip("/")
-            if not inside:
+            name = f"{_top(repository, ref)}/{path_inside}".rstrip("/")
+            if not path_inside:
                 reference.head()
                 return _directory(name)
             try:
-                return _file(name, reference.stat(inside))
+                return _file(name, reference.stat(path_inside))
             except NotFound:
-                if any(True for _ in reference.list(f"{inside}/", amount=1)):
+                if any(True for _ in reference.list(f"{path_inside}/", amount=1)):
                     return _directory(name)
                 raise
 
@@ -162,18 +162,18 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
     ) -> Any:
         """Every file below a path, in one listing where no depth is asked for."""
-        repository, ref, inside = self._place(path, is_file=False)
+        repository, ref, path_inside = self._place(path, is_file=False)
         if maxdepth is not None or repository is None or not ref:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
         with _as_os_errors(path):
             top = _top(repository, ref)
-            listed = repository.ref(ref).list(f"{inside}/" if inside else "")
-            infos = {f"{top}/{line.path}": _file(f"{top}/{line.path}", line.entry) for line in listed}
-            if not infos and inside and self.isfile(path):
-                infos = {f"{top}/{inside}": self.info(path)}
+            entries = repository.ref(ref).list(f"{path_inside}/" if path_inside else "")
+            infos = {f"{top}/{line.path}": _file(f"{top}/{line.path}", line.entry) for line in entries}
+            if not infos and path_inside and self.isfile(path):
+                infos = {f"{top}/{path_inside}": self.info(path)}
             elif withdirs:
-                above = _directories_above(infos, below=f"{top}/{inside}".rstrip("/"))
-                infos = dict(sorted({**{name: _directory(name) for name in above}, **infos}.items()))
+                directories = _directories_above(infos, below=f"{top}/{path_inside}".rstrip("/"))
+                infos = dict(sorted({**{name: _directory(name) for name in directories}, **infos}.items()))
         return infos if detail else list(infos)
 
     def checksum(self, path: str) -> str:
@@ -187,39 +187,39 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or of a range of it."""
-        repository, ref, inside = self._place(path)
+        repository, ref, path_inside = self._place(path)
         with _as_os_errors(path):
             reference = repository.ref(ref)
             if start is None and end is None:
-                return bytes(reference.get(inside))
-            size = reference.stat(inside).size_bytes
+                return bytes(reference.get(path_inside))
+            size = reference.stat(path_inside).size_bytes
             first, last, _ = slice(start, end).indices(size)
-            return bytes(reference.get(inside, byte_range=(first, last))) if first < last else b""
+            return bytes(reference.get(path_inside, byte_range=(first, last))) if first < last else b""
 
     def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **kwargs: Any) -> Any:
-        repository, ref, inside = self._place(path)
+        repository, ref, path_inside = self._place(path)
         with _as_os_errors(path):
             if mode == "rb":
-                return repository.ref(ref).open(inside)
+                return repository.ref(ref).open(path_inside)
             if mode not in ("wb", "xb", "ab"):
                 raise ValueError(
                     f"The mode {mode!r} is not known: an object is read (rb) or written whole (wb, xb, ab)."
                 )
             branch = repository.branch(ref)
-            branch.check_put(inside, only_if_absent=mode == "xb")
-            file = _StagedFile(branch, inside, is_new=mode == "xb", autocommit=autocommit)
-            if mode == "ab" and branch.exists(inside):
-                with branch.open(inside) as before:
+            branch.check_put(path_inside, only_if_absent=mode == "xb")
+            file = _StagedFile(branch, path_inside, is_new=mode == "xb", autocommit=autocommit)
+            if mode == "ab" and branch.exists(path_inside):
+                with branch.open(path_inside) as before:
                     shutil.copyfileobj(before, file, _SPOOLED_BYTES)
             return file
 
     def rm_file(self, path: str) -> None:
         """Delete a file on its branch. Raises `FileNotFoundError`."""
-        repository, ref, inside = self._place(path)
+        repository, ref, path_inside = self._place(path)
         with _as_os_errors(path):
             branch = repository.branch(ref)
-            branch.stat(inside)
-            branch.delete(inside)
+            branch.stat(path_inside)
+            branch.delete(path_inside)
 
     _rm = rm_file
 
@@ -227,11 +227,11 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         """Delete files; with `recursive` everything below a directory, by one mark."""
         for target in [path] if isinstance(path, str) else path:
             if recursive and maxdepth is None and "*" not in target and self.isdir(target):
-                repository, ref, inside = self._place(target, is_file=False)
+                repository, ref, path_inside = self._place(target, is_file=False)
                 if not ref:
                     raise IsADirectoryError(f"{target} is a whole repository: name a branch, or delete the repository.")
                 with _as_os_errors(target):
-                    repository.branch(ref).delete_prefix(f"{inside}/" if inside else "")
+                    repository.branch(ref).delete_prefix(f"{path_inside}/" if path_inside else "")
             elif "*" in target or maxdepth is not None:
                 super().rm(target, recursive=recursive, maxdepth=maxdepth)
             else:
@@ -239,22 +239,22 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def _whole_place(self, path: str) -> tuple[Any, str, str]:
         """As `_place`, with the slashes at the end, which are a part of an object's path."""
-        repository, ref, inside = self._place(path)
-        return repository, ref, inside + path[len(path.rstrip("/")) :]
+        repository, ref, path_inside = self._place(path)
+        return repository, ref, path_inside + path[len(path.rstrip("/")) :]
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy a file onto a branch: inside a repository its bytes are not read here."""
         if not path1.endswith("/") and self.isdir(path1):
             return
-        repository, ref, inside = self._whole_place(path1)
+        repository, ref, path_inside = self._whole_place(path1)
         target, branch, new = self._whole_place(path2)
         with _as_os_errors(path1):
-            if path1.endswith("/") and not repository.ref(ref).exists(inside):
+            if path1.endswith("/") and not repository.ref(ref).exists(path_inside):
                 return  # a directory, and no object that marks one
             if repository.name == target.name:
-                target.branch(branch).copy(inside, new, ref=ref)
+                target.branch(branch).copy(path_inside, new, ref=ref)
                 return
-            with repository.ref(ref).open(inside) as source:
+            with repository.ref(ref).open(path_inside) as source:
                 target.branch(branch).put(new, source)
 
     def mv(
@@ -271,9 +271,9 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         moved = self.expand_path(path1, recursive=recursive, maxdepth=maxdepth)
         by_branch: dict[tuple[str, str], list[str]] = {}
         for path in moved:
-            repository, ref, inside = self._place(path, is_file=False)
-            if inside:
-                by_branch.setdefault((repository.name, ref), []).append(inside + path[len(path.rstrip("/")) :])
+            repository, ref, path_inside = self._place(path, is_file=False)
+            if path_inside:
+                by_branch.setdefault((repository.name, ref), []).append(path_inside + path[len(path.rstrip("/")) :])
         # Seen before they are copied: what is written afterwards is in no copy, or in no older one.
         seen: dict[tuple[str, str], dict[str, Entry]] = {}
         for (name, ref), paths in by_branch.items():
@@ -286,8 +286,8 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     def get_file(self, rpath: str, lpath: Any = None, **kwargs: Any) -> None:
         """Copy a file to a local one. Raises `ValueError` for a path that no local file has a name for."""
-        inside = self._place(rpath, is_file=False)[2]
-        if "" in inside.split("/") and inside:
+        path_inside = self._place(rpath, is_file=False)[2]
+        if "" in path_inside.split("/") and path_inside:
             raise ValueError(
                 f"{rpath} has an empty name between two slashes, which no local file has: read it with cat_file, or "
                 "copy it to another path first."
@@ -372,9 +372,9 @@ def _open(lake: str, options: dict[str, Any]) -> Any:
     try:
         access = Access(**{field.name: options.pop(field.name) for field in fields(Access) if field.name in options})
         return open_repositories(lake, access=access, **options)
-    except Conflict as owned:
-        endpoint = owned.facts.get("endpoint")
-        if owned.kind != "owned" or not endpoint:
+    except Conflict as error:
+        endpoint = error.facts.get("endpoint")
+        if error.kind != "owned" or not endpoint:
             raise
         return open_repositories(str(endpoint))
 

@@ -128,7 +128,7 @@ def _open_records(
         return ReadOnlyKeyValue(
             DatabaseLocation.at(url, storage_options=credentials, environment=environment, durable=durable)
         )
-    opened = open_key_value(
+    key_value = open_key_value(
         url,
         storage_options=credentials,
         environment=environment,
@@ -137,14 +137,14 @@ def _open_records(
         durable=durable,
         endpoint=access.endpoint,
     )
-    if isinstance(opened, DatabaseKeyValue):
+    if isinstance(key_value, DatabaseKeyValue):
         explain_closed(
-            opened.database,
+            key_value.database,
             "was closed with the repositories whose records it has: open these again",
             in_fork="has the records of repositories that belong to the process that this one was forked from: "
             "open these here, with access=Access(read_only=True)",
         )
-    return opened
+    return key_value
 
 
 def _server_catalog(url: str, access: Access) -> Catalog:
@@ -156,8 +156,8 @@ def _server_catalog(url: str, access: Access) -> Catalog:
 
 
 def _no_repositories(store: ObjectStore) -> NotFound:
-    above, _, folder = store.root_url.rpartition("/")
-    hint = f"name the lake, {above}" if folder.endswith(".repo") else "create one, or name another storage"
+    parent, _, folder = store.root_url.rpartition("/")
+    hint = f"name the lake, {parent}" if folder.endswith(".repo") else "create one, or name another storage"
     return NotFound(
         f"There are no repositories at {store.root_url}: {hint}.",
         kind="repositories_not_found",
@@ -262,8 +262,8 @@ def _split(url: str) -> tuple[str, str]:
                 url=url,
             )
         return endpoint, unquote(name)
-    parsed = parse_url(url)
-    folder, _, last = parsed.prefix.rpartition("/")
+    location = parse_url(url)
+    folder, _, last = location.prefix.rpartition("/")
     name = last.removesuffix(REPOSITORY_SUFFIX)
     if name == last or not name:
         raise InvalidRequest(
@@ -272,6 +272,6 @@ def _split(url: str) -> tuple[str, str]:
             kind="not_a_repository",
             url=url,
         )
-    if parsed.scheme == "file":
+    if location.scheme == "file":
         folder = folder or "/"
-    return str(StoreUrl(parsed.scheme, parsed.place, folder)), name
+    return str(StoreUrl(location.scheme, location.place, folder)), name

@@ -93,12 +93,12 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
     if not any(value for value in filters.values()):
         yield from islice(commits, amount)
         return
-    inside = {node.id: node.commit.generation for node in commits}
-    oldest = min(inside.values(), default=0)
-    if inside:
-        filtered = log(right, **filters)
-        near = (node for node in _until(filtered, oldest) if node.id in inside)
-        yield from islice(near, amount)
+    generations = {node.id: node.commit.generation for node in commits}
+    oldest = min(generations.values(), default=0)
+    if generations:
+        filtered_log = log(right, **filters)
+        nodes = (node for node in _until(filtered_log, oldest) if node.id in generations)
+        yield from islice(nodes, amount)
 
 
 def _until(commits: Iterator[CommitWithId], generation: int) -> Iterator[CommitWithId]:
@@ -116,16 +116,16 @@ def _behind_right_only(left: Iterator[CommitWithId], right: Iterator[CommitWithI
     """
     behind_left: set[str] = set()
     at_left = next(left, None)
-    wanted: set[str] | None = None
+    wanted_ids: set[str] | None = None
     for node in right:
-        if wanted is not None and node.id not in wanted:
+        if wanted_ids is not None and node.id not in wanted_ids:
             continue
-        wanted = (wanted or set()) - {node.id}
+        wanted_ids = (wanted_ids or set()) - {node.id}
         while at_left is not None and at_left.commit.generation >= node.commit.generation:
             behind_left.add(at_left.id)
             at_left = next(left, None)
         if node.id not in behind_left:
             yield node
-            wanted.update(node.commit.parents)
-        if not wanted:
+            wanted_ids.update(node.commit.parents)
+        if not wanted_ids:
             return

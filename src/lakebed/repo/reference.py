@@ -100,7 +100,7 @@ class Reference(OverTransport):
             changed the paths costs 0.3 us instead. A page costs what it shows. Only behind a commit where this process
             has ended no page lately, the commits before it are read again.
         """
-        asked = Log(
+        verb = Log(
             ref=self._text,
             after=after,
             since_ms=since_ms,
@@ -109,7 +109,7 @@ class Reference(OverTransport):
             paths=texts_of("paths", paths),
             prefixes=texts_of("prefixes", prefixes),
         )
-        return self._transport.rows(asked, amount=amount)
+        return self._transport.rows(verb, amount=amount)
 
     def blame(self, path: str) -> CommitWithId:
         """Return the commit that made a path what it is here. What is staged does not count.
@@ -159,8 +159,8 @@ class Reference(OverTransport):
         Cost: the ranges in which the two differ; of ``three_dot`` also those in which this reference differs from the
             merge base between the same paths. About 3 us for each path.
         """
-        asked = Diff(left=self._text, right=str(other), kind=kind, prefix=prefix, after=after, delimiter=delimiter)
-        return self._transport.rows(asked, amount=amount)
+        verb = Diff(left=self._text, right=str(other), kind=kind, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(verb, amount=amount)
 
     def view(self) -> AbstractContextManager[View]:
         """Return one moment of the reference, to read many paths of it: ``with repo.ref("main").view() as view``.
@@ -257,8 +257,8 @@ class Reference(OverTransport):
 
         Cost: 1 snapshot; about 1 us for each entry.
         """
-        asked = ListObjects(ref=self._text, prefix=prefix, after=after, delimiter=delimiter)
-        return self._transport.rows(asked, amount=amount)
+        verb = ListObjects(ref=self._text, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(verb, amount=amount)
 
     def download_directory(
         self,

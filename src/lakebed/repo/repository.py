@@ -243,8 +243,8 @@ class Repository(OverTransport, Closing):
 
         Cost: about 5 reads and 1 write of the key-value store.
         """
-        at = None if ref is None else str(ref)
-        return self._transport.call(CreateTag(name=name, ref=at, owner=owner, lifetime_ms=lifetime_ms))
+        ref_text = None if ref is None else str(ref)
+        return self._transport.call(CreateTag(name=name, ref=ref_text, owner=owner, lifetime_ms=lifetime_ms))
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag. A collection may later delete what only this tag kept.
@@ -298,8 +298,8 @@ class Repository(OverTransport, Closing):
             kind: of two references: ``three_dot`` (the default) or ``two_dot``.
             prefix, after, delimiter, amount: as `Reference.diff`, and so are errors.
         """
-        first, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
-        return self.ref(first).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+        first, second, scope = diff_sides(str(left), None if right is None else str(right), kind)
+        return self.ref(first).diff(second, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
 
     def merge_base(self, left: str | Reference, right: str | Reference) -> str | None:
         """Return the id of the best common ancestor of two references; None: there is none.
@@ -346,8 +346,8 @@ class Repository(OverTransport, Closing):
         Cost: 1 GET for each range and metarange of lakeFS, and about 20 us for each row that a commit changes; 1 PUT
             for each range that changes and each commit.
         """
-        restored = RestoreRefs(dump=dump, url=url, committer=committer)
-        return self._transport.call(restored, storage_options=storage_options)
+        verb = RestoreRefs(dump=dump, url=url, committer=committer)
+        return self._transport.call(verb, storage_options=storage_options)
 
     def dump_refs(
         self, target: ObjectStore | None = None, *, progress: Callable[[int], None] | None = None

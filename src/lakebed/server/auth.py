@@ -68,13 +68,13 @@ def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, rep
 
     Without a repository, the role write would cover repositories that do not exist yet: it needs admin.
     """
-    least: Role = "admin" if repository is None and needed != "read" else needed
+    least_role: Role = "admin" if repository is None and needed != "read" else needed
     role = grants.role(repository)
-    if role is None or ROLES.index(role) < ROLES.index(least):
+    if role is None or ROLES.index(role) < ROLES.index(least_role):
         where = "all repositories" if repository is None else f"the repository {repository}"
         raise _insufficient(
             principal,
-            f"this operation needs policies that permit all that the role {least} has in {where}, without an "
+            f"this operation needs policies that permit all that the role {least_role} has in {where}, without an "
             "exception.",
         )
 

@@ -59,16 +59,16 @@ class EncodedRows:
             return encode(batch)
         key = (block.address, shape)
         first, last = paths.offset, paths.offset + len(paths)
-        kept: _Kept | None = self.cache.get(key)
-        if kept is not None:
-            known = kept.rows[first:last]
-            if len(known) == last - first and None not in known:
-                return known  # type: ignore[return-value]  # none is None
+        cached: _Kept | None = self.cache.get(key)
+        if cached is not None:
+            known_rows = cached.rows[first:last]
+            if len(known_rows) == last - first and None not in known_rows:
+                return known_rows  # type: ignore[return-value]  # none is None
         rows = encode(batch)
-        merged: list[bytes | None] = [] if kept is None else list(kept.rows)
-        merged += [None] * (last - len(merged))
-        merged[first:last] = rows
-        self.cache.put(key, _Kept(block, merged), size_bytes=_size_of(batch, merged))
+        merged_rows: list[bytes | None] = [] if cached is None else list(cached.rows)
+        merged_rows += [None] * (last - len(merged_rows))
+        merged_rows[first:last] = rows
+        self.cache.put(key, _Kept(block, merged_rows), size_bytes=_size_of(batch, merged_rows))
         return rows
 
 

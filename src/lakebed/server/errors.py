@@ -68,9 +68,9 @@ def shown_error(error: LakebedError, *, root_url: str) -> ErrorBody:
     body = public_body(error)
     message, facts = body.message, body.facts
     if error.kind in _PLAIN and facts.keys() != {"repository"}:  # the sentence of a deleted repository names no other
-        named, sentence = _PLAIN[error.kind]
-        facts = {named: facts.get(named, "")}
-        message = sentence.format(facts[named])
+        kind_name, sentence = _PLAIN[error.kind]
+        facts = {kind_name: facts.get(kind_name, "")}
+        message = sentence.format(facts[kind_name])
     return ErrorBody(
         conceal(message, root_url=root_url), {name: _conceal(fact, root_url) for name, fact in facts.items()}
     )

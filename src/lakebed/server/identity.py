@@ -123,11 +123,11 @@ class IdentityStore:
     def load(self) -> tuple[bytes | None, Identity]:
         """The stored bytes of the record, and the decoded record. Raises `Corruption`. Cost: 1 GET."""
         raw = self._key_value.get(IDENTITY_KEY)
-        known = self._known
-        if known[0] != raw:
-            known = raw, _built_in(self._begin_ms) if raw is None else decode_record(raw, Identity, key=IDENTITY_KEY)
-            self._known = known
-        return known
+        cached = self._known
+        if cached[0] != raw:
+            cached = raw, _built_in(self._begin_ms) if raw is None else decode_record(raw, Identity, key=IDENTITY_KEY)
+            self._known = cached
+        return cached
 
     def read(self) -> Identity:
         """Everything at this moment. Raises `Corruption`. Cost: 1 GET."""
@@ -257,15 +257,15 @@ class IdentityStore:
         for _ in range(_TRIES_MAX):
             raw, before = self.load()
             after = change(before)
-            encoded = encode_record(after)
-            if len(encoded) > _RECORD_BYTES_MAX:
+            new_raw = encode_record(after)
+            if len(new_raw) > _RECORD_BYTES_MAX:
                 raise InvalidRequest(
-                    f"Users, groups and policies take {len(encoded):,} bytes, and {_RECORD_BYTES_MAX:,} are possible: "
+                    f"Users, groups and policies take {len(new_raw):,} bytes, and {_RECORD_BYTES_MAX:,} are possible: "
                     "delete what is not used.",
                     kind="too_many_users",
                 )
             try:
-                self._key_value.set_if(IDENTITY_KEY, encoded, expected=raw)
+                self._key_value.set_if(IDENTITY_KEY, new_raw, expected=raw)
             except Conflict:
                 continue
             finally:
@@ -317,5 +317,5 @@ def _replaced(identity: Identity, policies: tuple[str, ...], *, user: str | None
         after = replace(identity.user(user), policies=policies)
         return replace(identity, users={**identity.users, user: after})
     assert group is not None
-    changed = replace(identity.group(group), policies=policies)
-    return replace(identity, groups={**identity.groups, group: changed})
+    new_group = replace(identity.group(group), policies=policies)
+    return replace(identity, groups={**identity.groups, group: new_group})

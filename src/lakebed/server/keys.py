@@ -314,11 +314,11 @@ class AccessKeys:
         Cost: 2 scans, 1 write.
         """
         for _ in range(_TRIES_MAX):
-            key, listed = self.get(access_key), self.list()
-            check_revocable(key, listed=listed)
+            key, all_keys = self.get(access_key), self.list()
+            check_revocable(key, listed=all_keys)
             # One of the others has to stay: two admins who revoke each other concurrently must not both succeed.
-            others = (other.id for other in listed if key.role == other.role == "admin" and other.id != key.id)
-            expected = {_record_key(other): self._key_value.get(_record_key(other)) for other in islice(others, 1)}
+            other_ids = (other.id for other in all_keys if key.role == other.role == "admin" and other.id != key.id)
+            expected = {_record_key(other): self._key_value.get(_record_key(other)) for other in islice(other_ids, 1)}
             if None in expected.values():
                 continue
             try:
@@ -352,8 +352,8 @@ class AccessKeys:
                 raise _credentials_error()
             now_ms = self._environment.clock.now_ms()
             tokens = sorted(self._scan(access_key + _TOKEN_MARK), key=lambda token: token.created_at_ms)
-            live = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
-            keep = live[max(0, len(live) - self._options.tokens_per_key_max + 1) :]
+            live_tokens = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
+            keep = live_tokens[max(0, len(live_tokens) - self._options.tokens_per_key_max + 1) :]
             self._end([token.id for token in tokens if token not in keep])
             try:
                 return self._store(
@@ -382,15 +382,15 @@ class AccessKeys:
         Args:
             credential: the ``Authorization`` header. Only a keyed hash of it is kept.
         """
-        known = self._cache.get(self._digest(credential))
-        if known is None:
+        cached = self._cache.get(self._digest(credential))
+        if cached is None:
             return None
         clock = self._environment.clock
-        if clock.monotonic_s() - known.checked_at_s > self._options.key_recheck_s:
+        if clock.monotonic_s() - cached.checked_at_s > self._options.key_recheck_s:
             return None
-        if known.expires_at_ms is not None and clock.now_ms() >= known.expires_at_ms:
+        if cached.expires_at_ms is not None and clock.now_ms() >= cached.expires_at_ms:
             return None
-        return known.principal
+        return cached.principal
 
     def verify(self, credential: bytes, *, access_key: str, secret: str) -> Principal:
         """Verify a secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, or 2 for a token.
@@ -434,10 +434,10 @@ class AccessKeys:
 
     def recall_signer(self, access_key: str, scope: str) -> tuple[Principal, bytes] | None:
         """As `signer`, if it was called recently; None: call `signer`. Cost: 1 us, no store call."""
-        known = self._signers.get((access_key, scope))
-        if known is None or self._environment.clock.monotonic_s() - known[2] > self._options.key_recheck_s:
+        cached = self._signers.get((access_key, scope))
+        if cached is None or self._environment.clock.monotonic_s() - cached[2] > self._options.key_recheck_s:
             return None
-        return known[:2]
+        return cached[:2]
 
     def signer(self, access_key: str, scope: str) -> tuple[Principal, bytes]:
         """The caller who has an access key, and the key that it signs with in a scope of AWS's signatures.

@@ -48,9 +48,9 @@ class Needs:
     def of_request(self, path: Mapping[str, str], query: Mapping[str, str]) -> Iterable[Permission]:
         """The permissions for the parameters of a request. Raises `InvalidRequest` (``missing_parameter``)."""
         ref_name = _name_of(path.get("ref", ""))
-        for needed in self.permissions:
-            resource = needed.resource.format(**path, ref_name=ref_name, query=_Query(query))
-            yield Permission(needed.action, resource, needed.is_prefix)
+        for permission in self.permissions:
+            resource = permission.resource.format(**path, ref_name=ref_name, query=_Query(query))
+            yield Permission(permission.action, resource, permission.is_prefix)
 
 
 def _name_of(reference: str) -> str:

@@ -128,8 +128,8 @@ def parse_statement(*, effect: str, actions: Sequence[str], resource: str, has_c
 
 def format_resource(statement: Statement) -> str:
     """The resources of a statement as clients read them: one pattern, or a JSON list."""
-    first, *others = statement.resources
-    return first if not others else msgspec.json.encode(statement.resources).decode()
+    first, *other_resources = statement.resources
+    return first if not other_resources else msgspec.json.encode(statement.resources).decode()
 
 
 def _parse_resources(text: str) -> tuple[str, ...]:
@@ -182,13 +182,13 @@ def _literal_head(pattern: str) -> str:
 @lru_cache(4_096)
 def _compile(pattern: str) -> re.Pattern[str]:
     """A pattern as a regular expression that takes linear time: text that a star has skipped is never tried again."""
-    first, *others = (
+    first, *other_patterns = (
         "".join("." if letter == "?" else re.escape(letter) for letter in piece) for piece in pattern.split("*")
     )
-    if not others:
+    if not other_patterns:
         return re.compile(first, re.DOTALL)
-    middle = "".join(f"(?>.*?{piece})" for piece in others[:-1] if piece)
-    return re.compile(f"{first}{middle}.*{others[-1]}", re.DOTALL)
+    middle = "".join(f"(?>.*?{piece})" for piece in other_patterns[:-1] if piece)
+    return re.compile(f"{first}{middle}.*{other_patterns[-1]}", re.DOTALL)
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -266,10 +266,10 @@ class Grants:
                 return everywhere
             return all(self._covers(action, _AUTH) for action in _AUTH_ACTIONS) and self._has_namespaces()
         name = REPOSITORIES + repository
-        inside = all(
+        is_inside = all(
             self.permits(Permission(action, name)) and self._covers(action, f"{name}/") for action in _ROLES[role]
         )
-        return inside and (role != "admin" or self._has_namespaces())
+        return is_inside and (role != "admin" or self._has_namespaces())
 
     def _has_namespaces(self) -> bool:
         return all(self._covers(action, NAMESPACES) for action in _NAMESPACE)

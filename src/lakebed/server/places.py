@@ -47,14 +47,14 @@ def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
     """
     end = "/" if text.endswith("/") else ""
     is_relative = "://" not in text and not text.startswith(("/", _FILE))
-    given = f"{root_url}/{text}" if is_relative else engine_url(text, root_url=root_url)
-    url = str(parse_url(given))
+    given_url = f"{root_url}/{text}" if is_relative else engine_url(text, root_url=root_url)
+    url = str(parse_url(given_url))
     names = [url]
     if url.startswith("file://"):
         names.append(LOCAL_SCHEME + url.removeprefix("file://"))
     if url.startswith(f"{root_url}/"):
-        inside = url.removeprefix(f"{root_url}/")
-        names += [LOCAL_SCHEME + inside, inside]
+        relative = url.removeprefix(f"{root_url}/")
+        names += [LOCAL_SCHEME + relative, relative]
     return tuple(name if name.endswith("/") else name + end for name in names)
 
 
@@ -71,9 +71,9 @@ def name_place(permission: Permission, *, root_url: str) -> Permission:
         names = place_names(text, root_url=root_url)
     except InvalidRequest:
         return permission
-    shown = text if text in names else names[0]
+    shown_name = text if text in names else names[0]
     return replace(
         permission,
-        resource=NAMESPACES + shown,
-        aliases=tuple(NAMESPACES + name for name in names if name != shown),
+        resource=NAMESPACES + shown_name,
+        aliases=tuple(NAMESPACES + name for name in names if name != shown_name),
     )

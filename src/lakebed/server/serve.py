@@ -219,13 +219,13 @@ def run_workers(
 
     processes = [start(number, answers) for number in range(count)]
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    pause_s, reported = _RESTART_S, False
+    pause_s, is_reported = _RESTART_S, False
     try:
         while not stopping:
             wait([process.sentinel for process in processes], timeout=pause_s)
-            if answers.is_set() and not reported:
+            if answers.is_set() and not is_reported:
                 started()
-                reported = True
+                is_reported = True
             dead = [number for number, process in enumerate(processes) if not process.is_alive()]
             for number in () if stopping else dead:
                 code = processes[number].exitcode

@@ -100,9 +100,9 @@ class RepositorySite:
         """
         catalog = local_catalog(self.repositories)
         if catalog.key_value.is_local:
-            known = catalog.known_context(name) if is_proven_later else None
-            if known is not None:
-                return known
+            context = catalog.known_context(name) if is_proven_later else None
+            if context is not None:
+                return context
             return context_of(self.repositories.repository(name))
         return context_of(await run_in(self.serving.pools.quick, self.repositories.repository, name))
 
@@ -112,9 +112,9 @@ class RepositorySite:
         Cost: 1 us for a recently verified header; else as `AccessKeys.verify`, inline if the key-value store answers
         from memory.
         """
-        known = None if header is None else self.keys.recall(header)
-        if known is not None:
-            return known
+        principal = None if header is None else self.keys.recall(header)
+        if principal is not None:
+            return principal
         access_key, secret = parse_credential(header)
         assert header is not None
         if local_catalog(self.repositories).key_value.is_local:

@@ -64,12 +64,12 @@ class SmallUploads:
             size_bytes: approximate size of the object.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(context, branch, upload, size_bytes, loop.create_future())
-        self._waiting.append(waiting)
+        waiting_upload = _Waiting(context, branch, upload, size_bytes, loop.create_future())
+        self._waiting.append(waiting_upload)
         if not self._begins and self._running < self._running_max:
             self._begins = True
             loop.call_soon(self._begin)  # after the requests that came together with this one
-        return await waiting.outcome
+        return await waiting_upload.outcome
 
     def _begin(self) -> None:
         self._begins = False
@@ -77,14 +77,14 @@ class SmallUploads:
         while self._waiting and self._running < self._running_max:
             step = self._next_step()
             self._running += 1
-            running = loop.run_in_executor(self._pool, _store_all, step)
-            running.add_done_callback(partial(self._end, step))
+            running_step = loop.run_in_executor(self._pool, _store_all, step)
+            running_step.add_done_callback(partial(self._end, step))
 
     def _next_step(self) -> list[_Waiting]:
         """Take the uploads that have waited longest, at least one, from the waiting ones."""
         count = size_bytes = 0
-        for waiting in self._waiting[:_STEP_COUNT_MAX]:
-            size_bytes += waiting.size_bytes
+        for waiting_upload in self._waiting[:_STEP_COUNT_MAX]:
+            size_bytes += waiting_upload.size_bytes
             if count and size_bytes > _STEP_BYTES_MAX:
                 break
             count += 1
@@ -94,16 +94,16 @@ class SmallUploads:
     def _end(self, step: list[_Waiting], running: asyncio.Future[list[Entry | BaseException]]) -> None:
         self._running -= 1
         if running.cancelled():  # the server is ending, and this step never began
-            for waiting in step:
-                waiting.outcome.cancel()
+            for waiting_upload in step:
+                waiting_upload.outcome.cancel()
             return
-        for waiting, outcome in zip(step, running.result(), strict=True):
-            if waiting.outcome.done():
+        for waiting_upload, outcome in zip(step, running.result(), strict=True):
+            if waiting_upload.outcome.done():
                 continue  # its client has disconnected
             if isinstance(outcome, Entry):
-                waiting.outcome.set_result(outcome)
+                waiting_upload.outcome.set_result(outcome)
             else:
-                waiting.outcome.set_exception(outcome)
+                waiting_upload.outcome.set_exception(outcome)
         self._begin()
 
 
@@ -111,17 +111,21 @@ def _store_all(step: Sequence[_Waiting]) -> list[Entry | BaseException]:
     """Store uploads, those of one branch together, and return the outcome of each."""
     outcomes: dict[_Waiting, Entry | BaseException] = {}
     by_branch: dict[tuple[int, str], list[_Waiting]] = {}
-    for waiting in step:
-        by_branch.setdefault((id(waiting.context), waiting.branch), []).append(waiting)
+    for waiting_upload in step:
+        by_branch.setdefault((id(waiting_upload.context), waiting_upload.branch), []).append(waiting_upload)
     for alike in by_branch.values():
         context, branch = alike[0].context, alike[0].branch
         try:
             outcomes.update(
-                zip(alike, upload_many(context, branch, [waiting.upload for waiting in alike]), strict=True)
+                zip(
+                    alike,
+                    upload_many(context, branch, [waiting_upload.upload for waiting_upload in alike]),
+                    strict=True,
+                )
             )
         except Exception as error:
-            outcomes.update((waiting, _copy(error)) for waiting in alike)
-    return [outcomes[waiting] for waiting in step]
+            outcomes.update((waiting_upload, _copy(error)) for waiting_upload in alike)
+    return [outcomes[waiting_upload] for waiting_upload in step]
 
 
 def _copy(error: Exception) -> Exception:

@@ -104,13 +104,13 @@ def subtract_here(
     staged: pa.ChunkedArray,
 ) -> pa.Table:
     """`Subtraction` in this process. Cost: 1 GET a range; memory for the listing and the addresses of one range."""
-    left = drop_named(listed, staged)
+    remaining = drop_named(listed, staged)
     for ref, meta in ranges:
-        if not left.num_rows:
+        if not remaining.num_rows:
             break
-        named = list(addresses_of_ranges(context.committed.open(ref), [meta]))
-        left = drop_named(left, pa.Table.from_batches(named, schema=ADDRESS_SCHEMA).column("ulid"))
-    return left
+        named_addresses = list(addresses_of_ranges(context.committed.open(ref), [meta]))
+        remaining = drop_named(remaining, pa.Table.from_batches(named_addresses, schema=ADDRESS_SCHEMA).column("ulid"))
+    return remaining
 
 
 @freeing_space()
@@ -203,24 +203,24 @@ class _Collection:
     def plan(self) -> CollectionPlan:
         """Plan as if the boundary were raised and nothing happened meanwhile."""
         now_ms = self._context.now_ms()
-        listed = self._list(self._boundary(now_ms))
+        listing = self._list(self._boundary(now_ms))
         with self._context.key_value.snapshot() as snapshot:
-            return self._guard(lambda: self._plan_reclaim(listed, self._mark(snapshot, now_ms), snapshot))
+            return self._guard(lambda: self._plan_reclaim(listing, self._mark(snapshot, now_ms), snapshot))
 
     def prepare(self) -> CollectionPlan:
         """Do steps 1 to 4, and plan the deletes of step 5."""
         now_ms = self._context.earlier_ms()
         boundary = self._raise_boundary(self._boundary(now_ms))
-        listed = self._list(boundary)
-        return self._guard(lambda: self._judge(listed, now_ms=now_ms))
+        listing = self._list(boundary)
+        return self._guard(lambda: self._judge(listing, now_ms=now_ms))
 
     def finalize_marks(self) -> None:
         """Make the marks final, and delete the records of unreachable commits. Their marks stay, to refuse old ids."""
         keys, key_value = self._context.keys, self._context.key_value
         for commit_id in self._marked:
             self._change_mark(commit_id, b"")
-        for some in batches(self._gone, _WRITE_COUNT_MAX):
-            key_value.write(deletes=[keys.commit(commit_id) for commit_id in some])
+        for batch in batches(self._gone, _WRITE_COUNT_MAX):
+            key_value.write(deletes=[keys.commit(commit_id) for commit_id in batch])
 
     def _guard(self, judge: Callable[[], CollectionPlan]) -> CollectionPlan:
         """Return an empty plan with a warning if something is unreadable, or the objects do not match the records."""
@@ -265,10 +265,12 @@ class _Collection:
         return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files), boundary)
 
     def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
-        named = ((meta.path.removeprefix(f"{DATA_FOLDER}/"), meta) for meta in self._context.store.list(DATA_FOLDER))
-        older = takewhile(lambda pair: pair[0] < boundary, named)  # the names sort by their times
-        for some in batches((pair for pair in older if is_file_id(pair[0]) and pair[0] >= self._since), _LISTED_COUNT):
-            ulids, sizes = [ulid for ulid, _ in some], [meta.size_bytes for _, meta in some]
+        named_metas = (
+            (meta.path.removeprefix(f"{DATA_FOLDER}/"), meta) for meta in self._context.store.list(DATA_FOLDER)
+        )
+        older = takewhile(lambda pair: pair[0] < boundary, named_metas)  # the names sort by their times
+        for batch in batches((pair for pair in older if is_file_id(pair[0]) and pair[0] >= self._since), _LISTED_COUNT):
+            ulids, sizes = [ulid for ulid, _ in batch], [meta.size_bytes for _, meta in batch]
             yield pa.RecordBatch.from_arrays([pa.array(ulids), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
     def _judge(self, listed: _Listed, *, now_ms: int) -> CollectionPlan:
@@ -296,8 +298,8 @@ class _Collection:
     def _write_marks(self) -> None:
         """Write this collection's marks, also over those of a collection that died or that runs concurrently."""
         keys, key_value = self._context.keys, self._context.key_value
-        for some in batches(self._marked, _WRITE_COUNT_MAX):
-            key_value.write([(keys.expired(commit_id), self._run_id) for commit_id in some])
+        for batch in batches(self._marked, _WRITE_COUNT_MAX):
+            key_value.write([(keys.expired(commit_id), self._run_id) for commit_id in batch])
 
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
         """Change a commit's mark if it is of this collection. None removes it; an empty value makes it final."""
@@ -312,9 +314,9 @@ class _Collection:
             if ref.file is not None:
                 files.add(metarange_path(ref.file.id))
                 files.update(range_path(range_meta.file.id) for range_meta in context.committed.open(ref).ranges())
-        needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
+        needed_ranges: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
         for ref in marked.metaranges_with_objects():
-            needed.update(
+            needed_ranges.update(
                 (range_meta.file.id, (ref, range_meta)) for range_meta in context.committed.open(ref).ranges()
             )
         paths = {meta.path for meta in listed.files}
@@ -325,30 +327,30 @@ class _Collection:
             for range_meta in context.committed.open(ref).ranges():
                 files.add(range_path(range_meta.file.id))
                 if not listed.is_gone(range_path(range_meta.file.id), paths):
-                    needed.setdefault(range_meta.file.id, (ref, range_meta))
+                    needed_ranges.setdefault(range_meta.file.id, (ref, range_meta))
         garbage = self._subtract(
-            context, listed.objects, ranges=list(needed.values()), staged=_read_staged(context, marked, snapshot)
+            context, listed.objects, ranges=list(needed_ranges.values()), staged=_read_staged(context, marked, snapshot)
         )
-        doomed = [
+        deletable = [
             Deletable(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
             for ulid, size_bytes in zip(
                 *(garbage.column(name).to_pylist() for name in garbage.column_names), strict=True
             )
         ]
-        doomed += [
+        deletable += [
             Deletable(meta.path, meta.size_bytes, _why_garbage(meta.path))
             for meta in listed.files
             if meta.path not in files
         ]
-        kept = {"named": listed.objects.num_rows - garbage.num_rows}
+        kept_counts = {"named": listed.objects.num_rows - garbage.num_rows}
         plan = CollectionPlan(
-            context.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count}
+            context.name, (), tuple(deletable), {reason: count for reason, count in kept_counts.items() if count}
         )
-        lost = len(marked.expired & marked.remembered)
-        if not lost:
+        lost_count = len(marked.expired & marked.remembered)
+        if not lost_count:
             return plan
         sentence = (
-            f"{lost:,} commits are older than the rules of retention: they stay in the log without their objects."
+            f"{lost_count:,} commits are older than the rules of retention: they stay in the log without their objects."
         )
         return replace(plan, warnings=(sentence,))
 

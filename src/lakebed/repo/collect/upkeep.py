@@ -106,9 +106,9 @@ class Upkeep:
 
     def _compact_one(self, context: RepositoryContext) -> None:
         changes, now_s = context.counters.changes, self._clock.monotonic_s()
-        known, until_s = self._quiet.pop(context.record.uid, (-1, 0.0))
-        if changes == known and now_s < until_s:
-            self._quiet[context.record.uid] = (known, until_s)
+        change_count, until_s = self._quiet.pop(context.record.uid, (-1, 0.0))
+        if changes == change_count and now_s < until_s:
+            self._quiet[context.record.uid] = (change_count, until_s)
             return
         if not run_compactor_once(context):  # a branch that needs a compaction and cools down is checked again
             self._quiet[context.record.uid] = (changes, now_s + _QUIET_LOOK_S)

@@ -139,9 +139,9 @@ class _Search:
 
     def holders_of_object(self, ulid: str) -> list[Pin]:
         """Branches that have the object staged, and holders of the active commits that name it (`_pins_at`)."""
-        wanted = pa.array([ulid])
-        staged = [
-            self._branch_pin(name, branch) for name, branch in self._branches.items() if self._is_staged(branch, wanted)
+        ulids = pa.array([ulid])
+        staging_tokens = [
+            self._branch_pin(name, branch) for name, branch in self._branches.items() if self._is_staged(branch, ulids)
         ]
         ranges: dict[str, bool] = {}
 
@@ -150,7 +150,7 @@ class _Search:
             for meta in metarange.ranges():
                 if meta.file.id not in ranges:
                     ranges[meta.file.id] = any(
-                        pc.any(pc.is_in(batch.column(0), value_set=wanted)).as_py()
+                        pc.any(pc.is_in(batch.column(0), value_set=ulids)).as_py()
                         for batch in addresses_of_ranges(metarange, [meta])
                     )
                 if ranges[meta.file.id]:
@@ -160,7 +160,7 @@ class _Search:
         commits = [
             commit_id for commit_id in sorted(self._marked.active) if holds(self._marked.commits[commit_id].metarange)
         ]
-        return _distinct([*self._pins_at(commits), *staged, *self._find_compacted(holds)])
+        return _distinct([*self._pins_at(commits), *staging_tokens, *self._find_compacted(holds)])
 
     def holders_of_file(self, path: str) -> list[Pin]:
         """As `holders_of_object`, for a range or metarange, which every remembered commit keeps."""
@@ -190,7 +190,7 @@ class _Search:
         rules = load_retention(self._home, snapshot=self._snapshot)
         times = find_descendants(self._marked, commit_id)
         now_ms = self._home.now_ms()
-        behind: list[Pin] = []
+        later_pins: list[Pin] = []
         for name, branch in self._branches.items():
             time = times.get(branch.commit_id, -math.inf)
             rule_ms = 0 if rules is None else rules.days_of(name) * DAY_MS
@@ -201,14 +201,14 @@ class _Search:
             if branch.commit_id == commit_id:
                 yield pin
             elif branch.commit_id in times:
-                behind.append(pin)
+                later_pins.append(pin)
         for name, tag in list_tags(self._home, snapshot=self._snapshot):
             pin = self._tag_pin(name, tag)
             if tag.commit_id == commit_id:
                 yield pin
             elif rules is None and tag.commit_id in times:
-                behind.append(pin)
-        yield from behind
+                later_pins.append(pin)
+        yield from later_pins
 
     def is_active(self, commit_id: str) -> bool:
         """Whether something keeps the objects of a commit."""
@@ -224,23 +224,23 @@ class _Search:
         for token in (branch.staging, *branch.sealed):
             prefix = self._home.keys.token(token.id)
             for batch in self._snapshot.scan_arrow(*prefix_range(prefix)):
-                named = addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0)
-                if pc.any(pc.is_in(named, value_set=wanted)).as_py():
+                addresses = addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0)
+                if pc.any(pc.is_in(addresses, value_set=wanted)).as_py():
                     return True
         return False
 
     def _pins_at(self, commits: list[str]) -> Iterator[Pin]:
         """Branches and tags at these commits, then the commits that are only in a history."""
-        left = set(commits)
+        commits_left = set(commits)
         for name, branch in self._branches.items():
             if branch.commit_id in commits:
-                left.discard(branch.commit_id)
+                commits_left.discard(branch.commit_id)
                 yield self._branch_pin(name, branch)
         for name, tag in list_tags(self._home, snapshot=self._snapshot):
             if tag.commit_id in commits:
-                left.discard(tag.commit_id)
+                commits_left.discard(tag.commit_id)
                 yield self._tag_pin(name, tag)
-        for commit_id in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
+        for commit_id in sorted(commits_left, key=lambda each: -self._marked.commits[each].created_at_ms):
             commit = self._marked.commits[commit_id]
             yield self._pin(
                 "commit", commit_id[:SHOWN_CHARACTERS], commit_id, commit.created_at_ms, owner=commit.committer

@@ -122,10 +122,10 @@ class _Application:
     def _merge_block(self, block: pa.RecordBatch) -> None:
         """Rows of the base that follow each other, with the changes from the first to the last of them."""
         last = last_key(block)
-        while (some := self._changes.take_through(last)) is not None:
+        while (part := self._changes.take_through(last)) is not None:
             # Changes are read as they arrive: rows after the last one read wait for the next.
-            end = KeyColumn(block.column(0)).lower_bound(last_key(some) + b"\0")
-            self._write(self._merge_rows(block.slice(0, end), some))
+            end = KeyColumn(block.column(0)).lower_bound(last_key(part) + b"\0")
+            self._write(self._merge_rows(block.slice(0, end), part))
             block = block.slice(end)
         cleared = self._clears.mask(block)
         if cleared is not None:
@@ -145,33 +145,33 @@ class _Application:
 
     def _merge_rows(self, rows: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the base after changes to some of them and between them; counts what happens."""
-        at, same = _places(rows, changes)
+        places, is_same = _places(rows, changes)
         lengths = np.diff(offsets_of(changes.column(1)))
         puts = lengths > 0
-        hit = at[same]  # rows of the base whose path has a change
+        hit = places[is_same]  # rows of the base whose path has a change
         equal = np.zeros(changes.num_rows, np.bool_)
         values = rows.column(1).take(pa.array(hit))
-        new_values = changes.column(1).filter(pa.array(same))
+        new_values = changes.column(1).filter(pa.array(is_same))
         if self._by_value:
-            equal[same] = pc.equal(new_values, values).to_numpy(zero_copy_only=False)
+            equal[is_same] = pc.equal(new_values, values).to_numpy(zero_copy_only=False)
         else:
-            equal[same] = (identities(new_values) == identities(values)).all(axis=1)
-        kept = np.ones(rows.num_rows, np.bool_)
+            equal[is_same] = (identities(new_values) == identities(values)).all(axis=1)
+        is_kept = np.ones(rows.num_rows, np.bool_)
         cleared = self._clears.mask(rows)
         if cleared is not None:
-            kept = ~cleared
-        kept[hit] = equal[same]
-        written = puts & ~equal
-        self._added += int((written & ~same).sum())
-        changed = int((written & same).sum())
-        self._changed += changed
-        self._removed += rows.num_rows - int(kept.sum()) - changed
-        if kept.all() and not written.any():
+            is_kept = ~cleared
+        is_kept[hit] = equal[is_same]
+        is_written = puts & ~equal
+        self._added += int((is_written & ~is_same).sum())
+        changed_count = int((is_written & is_same).sum())
+        self._changed += changed_count
+        self._removed += rows.num_rows - int(is_kept.sum()) - changed_count
+        if is_kept.all() and not is_written.any():
             return rows
         count = rows.num_rows
-        order = np.insert(np.arange(count), at, count + np.arange(changes.num_rows))
-        both = pa.concat_batches([rows, changes])
-        return both.take(pa.array(order[np.concatenate([kept, written])[order]]))
+        order = np.insert(np.arange(count), places, count + np.arange(changes.num_rows))
+        all_rows = pa.concat_batches([rows, changes])
+        return all_rows.take(pa.array(order[np.concatenate([is_kept, is_written])[order]]))
 
 
 class _Loads:
@@ -188,11 +188,11 @@ class _Loads:
 
     def rows(self, number: int) -> list[pa.RecordBatch]:
         """All rows of a range, in blocks; asked for in the order of ranges."""
-        begun = self._begun.pop(number, None)
+        load = self._begun.pop(number, None)
         self._looked = max(self._looked, number)
         while len(self._begun) < AHEAD_COUNT and (later := self._later()) is not None:
             self._begun[later] = self._files.pool.map(self._files.whole, (self._ranges[later],))
-        return self._files.whole(self._ranges[number]) if begun is None else next(begun)
+        return self._files.whole(self._ranges[number]) if load is None else next(load)
 
     def _later(self) -> int | None:
         """The next range, of those not looked at, that is going to be read; None: none is known."""
@@ -210,15 +210,15 @@ class _Loads:
 def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Mask]:
     """For each change the first row whose path is not smaller, and whether it is that row's path."""
     count, change_count = rows.num_rows, changes.num_rows
-    at = np.zeros(change_count, np.int64)
+    places = np.zeros(change_count, np.int64)
     if not count:
-        return at, np.zeros(change_count, np.bool_)
+        return places, np.zeros(change_count, np.bool_)
     if change_count <= _BISECTED_COUNT:
-        paths, wanted = KeyColumn(rows.column(0)), KeyColumn(changes.column(0))
+        paths, changed_paths = KeyColumn(rows.column(0)), KeyColumn(changes.column(0))
         for number in range(change_count):
-            at[number] = paths.lower_bound(wanted[number])
+            places[number] = paths.lower_bound(changed_paths[number])
     elif count == change_count and rows.column(0).equals(changes.column(0)):
-        at = np.arange(count)
+        places = np.arange(count)
     else:
         ages = np.zeros(change_count + count, np.uint64)
         ages[:change_count] = 1
@@ -228,7 +228,7 @@ def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[
         if order is not None:  # else all changes come first
             ranks = np.empty(len(order), np.int64)
             ranks[order] = np.arange(len(order))
-            at = ranks[:change_count] - np.arange(change_count)
-    nearest = rows.column(0).take(pa.array(np.minimum(at, count - 1)))
-    same = pc.equal(nearest, changes.column(0)).to_numpy(zero_copy_only=False)
-    return at, same & (at < count)
+            places = ranks[:change_count] - np.arange(change_count)
+    nearest = rows.column(0).take(pa.array(np.minimum(places, count - 1)))
+    is_same = pc.equal(nearest, changes.column(0)).to_numpy(zero_copy_only=False)
+    return places, is_same & (places < count)

@@ -79,8 +79,8 @@ class ChangeRows:
         """The first path behind another, as far as rows are read; None: none is known."""
         if self._head is None:
             return None
-        at = _through(self._head, last)
-        return self._head.paths[at] if at < self._head.paths.count else None
+        position = _through(self._head, last)
+        return self._head.paths[position] if position < self._head.paths.count else None
 
     def take_before(self, path: bytes) -> Iterator[pa.RecordBatch]:
         """All rows before a path."""
@@ -112,12 +112,12 @@ class ChangeRows:
 
     def _take_rows(self, head: _Head, end: int) -> pa.RecordBatch:
         """The rows of the head up to a position, behind which there is at least one more or the next batch."""
-        taken = head.batch.slice(self._place, end - self._place)
+        taken_rows = head.batch.slice(self._place, end - self._place)
         if end == head.paths.count:
             self._advance(head)
         else:
             self._place, self._next = end, head.paths[end]
-        return taken
+        return taken_rows
 
     def _advance(self, before: _Head | None) -> None:
         """Take the next batch."""
@@ -165,14 +165,14 @@ class Clears:
 
     def over(self, first: bytes, last: bytes) -> Clearing:
         """How much of the paths from the first to the last, inclusive, is cleared."""
-        at = bisect_right(self._starts, first) - 1
-        if at >= 0:
-            end = self._ends[at]
+        position = bisect_right(self._starts, first) - 1
+        if position >= 0:
+            end = self._ends[position]
             if end is None or end > last:
                 return Clearing.ALL
             if end > first:
                 return Clearing.SOME
-        return Clearing.SOME if bisect_right(self._starts, last) > at + 1 else Clearing.NONE
+        return Clearing.SOME if bisect_right(self._starts, last) > position + 1 else Clearing.NONE
 
     def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         """Which rows are cleared; None: none is."""
@@ -184,7 +184,9 @@ class Clears:
         cleared = np.zeros(rows.num_rows, np.bool_)
         paths = KeyColumn(rows.column(0))
         low = max(bisect_right(self._starts, first) - 1, 0)
-        for at in range(low, bisect_right(self._starts, last)):
-            end = self._ends[at]
-            cleared[paths.lower_bound(self._starts[at]) : paths.count if end is None else paths.lower_bound(end)] = True
+        for position in range(low, bisect_right(self._starts, last)):
+            end = self._ends[position]
+            cleared[
+                paths.lower_bound(self._starts[position]) : paths.count if end is None else paths.lower_bound(end)
+            ] = True
         return cleared

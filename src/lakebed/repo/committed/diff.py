@@ -53,9 +53,9 @@ def diff_metaranges(
     """
     if left.id == right.id:
         return
-    kept = committed.diffs.get((left.id, right.id))
-    if kept is not None:
-        yield from _clip(kept, start, end)
+    cached = committed.diffs.get((left.id, right.id))
+    if cached is not None:
+        yield from _clip(cached, start, end)
         return
     differences = _differences(committed, (left, right), start=start, end=end)
     if start is not None or end is not None:
@@ -124,22 +124,27 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         A batch of `DIFF_SCHEMA`, sorted, perhaps empty. Cost: about 0.1 us a row where all paths are the same, 0.4 us
         where they are not.
     """
-    at = match_paths(left.column(0), right.column(0))
-    matches = at >= 0
-    changed = np.flatnonzero(matches & ~same(identities(left.column(1)), identities(right.column(1)), at))
-    removed = np.flatnonzero(~matches)
+    places = match_paths(left.column(0), right.column(0))
+    matches = places >= 0
+    changed_places = np.flatnonzero(matches & ~same(identities(left.column(1)), identities(right.column(1)), places))
+    removed_places = np.flatnonzero(~matches)
     alone = np.ones(right.num_rows, np.bool_)
-    alone[at[matches]] = False
-    added = np.flatnonzero(alone)
-    left_rows = np.concatenate([changed, removed, np.full(len(added), -1)])
-    right_rows = np.concatenate([at[changed], np.full(len(removed), -1), added])
+    alone[places[matches]] = False
+    added_places = np.flatnonzero(alone)
+    left_rows = np.concatenate([changed_places, removed_places, np.full(len(added_places), -1)])
+    right_rows = np.concatenate([places[changed_places], np.full(len(removed_places), -1), added_places])
     kinds = np.repeat(
         np.array([DiffKind.CHANGED, DiffKind.REMOVED, DiffKind.ADDED], np.uint8),
-        [len(changed), len(removed), len(added)],
+        [len(changed_places), len(removed_places), len(added_places)],
     )
-    parts = [left.column(0).take(pa.array(np.concatenate([changed, removed]))), right.column(0).take(pa.array(added))]
+    parts = [
+        left.column(0).take(pa.array(np.concatenate([changed_places, removed_places]))),
+        right.column(0).take(pa.array(added_places)),
+    ]
     paths = pa.concat_arrays(parts)
-    is_one_kind = sum(len(part) > 0 for part in (changed, removed, added)) <= 1  # then they are in order
+    is_one_kind = (
+        sum(len(part) > 0 for part in (changed_places, removed_places, added_places)) <= 1
+    )  # then they are in order
     order = None if is_one_kind else order_of(paths)
     if order is not None:
         paths = paths.take(pa.array(order))

@@ -163,8 +163,8 @@ class _Merge:
 
     def run(self, segments: Sequence[Segment]) -> MergeOutcome:
         sides = [self._side_of(segment) for segment in segments]
-        compared = [segment for segment, side in zip(segments, sides, strict=True) if side is None]
-        rows_of_next = rows_of_segments(self._files, self._metaranges, compared)
+        segments_to_compare = [segment for segment, side in zip(segments, sides, strict=True) if side is None]
+        rows_of_next = rows_of_segments(self._files, self._metaranges, segments_to_compare)
         for segment, side in zip(segments, sides, strict=True):
             if side is None:
                 _, rows = next(rows_of_next)
@@ -177,9 +177,9 @@ class _Merge:
                 None, conflicts=list(map(format_root, conflicts)), conflict_count=len(self._units) + self._path_count
             )
         ref = self._writer.finish()
-        for known in self._three:
-            if known.id == ref.id:
-                ref = known  # the same state, and its file is there already
+        for one_sided in self._three:
+            if one_sided.id == ref.id:
+                ref = one_sided  # the same state, and its file is there already
         added, changed, removed = self._counts.tolist()
         return MergeOutcome(ref, added=added, changed=changed, removed=removed, ranges_taken=self._ranges_taken)
 
@@ -196,8 +196,8 @@ class _Merge:
         if sides <= {side}:
             return side
         # What the prefix leaves out, or a unit, is the other side's: all of the segment, or a part of its rows.
-        covered = len(sides) == 1 and any(segment.inside(start, end) for start, end, _ in forced)
-        return sides.pop() if covered else None
+        is_covered = len(sides) == 1 and any(segment.inside(start, end) for start, end, _ in forced)
+        return sides.pop() if is_covered else None
 
     def _take(self, segment: Segment, side: Side) -> None:
         """Take over the ranges of one side, unread."""
@@ -211,13 +211,13 @@ class _Merge:
     def _compare(self, sides: Sequence[Iterable[pa.RecordBatch]]) -> None:
         """Merge the rows of a segment, in windows."""
         for base, source, destination in side_by_side(sides, first_row_count=WINDOW_ROW_COUNT):
-            merged = MergedRows(base, source, destination)
-            for start, end, side in self._force_sides(*_bounds(base, source, destination), merged):
-                merged.force(start, end, side)
-            self._report(merged.resolve_clashes(self._strategy))
+            merged_rows = MergedRows(base, source, destination)
+            for start, end, side in self._force_sides(*_bounds(base, source, destination), merged_rows):
+                merged_rows.force(start, end, side)
+            self._report(merged_rows.resolve_clashes(self._strategy))
             if self._writer is not None:
-                self._counts += merged.counts()
-                self._writer.write_rows(merged.rows())
+                self._counts += merged_rows.counts()
+                self._writer.write_rows(merged_rows.rows())
 
     def _force_sides(self, first: bytes, last: bytes, merged: MergedRows | None = None) -> list[_Forced]:
         """Which paths from first to last are one side's without comparing: what the prefix leaves out, and units."""
@@ -254,10 +254,12 @@ class _Merge:
             return
         self._writer = None
         self._path_count += count
-        left = self._conflicts_max - len(self._paths)
-        if left > 0:
+        paths_left = self._conflicts_max - len(self._paths)
+        if paths_left > 0:
             # The first of a window are among the first of each column.
-            self._paths += sorted(path for column in clashes for path in keys_of(column.slice(0, left)))[:left]
+            self._paths += sorted(path for column in clashes for path in keys_of(column.slice(0, paths_left)))[
+                :paths_left
+            ]
 
 
 class MergedRows:
@@ -282,15 +284,15 @@ class MergedRows:
         self._in_source = _hit(self._at, destination.num_rows)
         self._removed = (~_hit(in_base, base.num_rows), ~_hit(destination_in_base, base.num_rows))
         """Rows of the base that source and destination do not have."""
-        met = self._at >= 0
+        is_in_base = self._at >= 0
         destination_moved = in_base >= 0  # where it has no row: it removed what the base has
-        destination_moved[met] = self._destination_changed[self._at[met]]
+        destination_moved[is_in_base] = self._destination_changed[self._at[is_in_base]]
         news = self._source_changed & self._differs
-        gone = ~self._in_source & (destination_in_base >= 0)
+        is_gone = ~self._in_source & (destination_in_base >= 0)
         self._taken: Flags = news & ~destination_moved
         self._clashing: Flags = news & destination_moved
-        self._dropped: Flags = gone & ~self._destination_changed
-        self._clashing_gone: Flags = gone & self._destination_changed
+        self._dropped: Flags = is_gone & ~self._destination_changed
+        self._clashing_gone: Flags = is_gone & self._destination_changed
 
     def paths(self) -> list[pa.BinaryArray]:
         """All paths; those that several sides have, several times."""
@@ -335,21 +337,21 @@ class MergedRows:
 
     def rows(self) -> pa.RecordBatch:
         """The merged rows, of `ROWS_SCHEMA`; the destination's own batch where nothing changed in it."""
-        taken = np.flatnonzero(self._taken)
-        kept = ~self._dropped
-        if not len(taken) and kept.all():
+        taken_places = np.flatnonzero(self._taken)
+        is_kept = ~self._dropped
+        if not len(taken_places) and is_kept.all():
             return self._destination
         count = self._destination.num_rows
-        at = self._at[taken]
+        at = self._at[taken_places]
         order = np.arange(count)
-        order[at[at >= 0]] = count + taken[at >= 0]
-        inserted = taken[at < 0]
+        order[at[at >= 0]] = count + taken_places[at >= 0]
+        inserted = taken_places[at < 0]
         if len(inserted):
             places = _places(self._destination.column(0), self._source.column(0).take(pa.array(inserted)))
             order = np.insert(order, places, count + inserted)
-            kept = np.insert(kept, places, True)
-        both = pa.concat_batches([self._destination, self._source])
-        return both.take(pa.array(order[kept]))
+            is_kept = np.insert(is_kept, places, True)
+        all_rows = pa.concat_batches([self._destination, self._source])
+        return all_rows.take(pa.array(order[is_kept]))
 
 
 def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:

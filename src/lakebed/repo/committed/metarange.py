@@ -160,12 +160,14 @@ class Metarange:
         file = self.ref.file
         if file is None:
             return _EMPTY
-        listed: _Listed | None = self._files.cache.get(self._name, _LISTED)
-        if listed is None:
-            listed = self._decode()
-            size_bytes = sum(2 * len(path) for path in listed.last_paths) + len(listed.ranges) * _PYTHON_BYTES_OF_RANGE
-            self._files.cache.put(self._name, _LISTED, listed, size_bytes=size_bytes)
-        return listed
+        range_list: _Listed | None = self._files.cache.get(self._name, _LISTED)
+        if range_list is None:
+            range_list = self._decode()
+            size_bytes = (
+                sum(2 * len(path) for path in range_list.last_paths) + len(range_list.ranges) * _PYTHON_BYTES_OF_RANGE
+            )
+            self._files.cache.put(self._name, _LISTED, range_list, size_bytes=size_bytes)
+        return range_list
 
     def _decode(self) -> _Listed:
         """Read and check the list of ranges."""

@@ -179,13 +179,13 @@ class RangeFiles:
 
     def ahead(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Results in the order of `items`, of which the next `AHEAD_COUNT` are worked on meanwhile."""
-        waiting: deque[Iterator[R]] = deque()
+        queue: deque[Iterator[R]] = deque()
         for item in items:
-            waiting.append(self.pool.map(function, (item,)))
-            if len(waiting) > AHEAD_COUNT:
-                yield next(waiting.popleft())
-        while waiting:
-            yield next(waiting.popleft())
+            queue.append(self.pool.map(function, (item,)))
+            if len(queue) > AHEAD_COUNT:
+                yield next(queue.popleft())
+        while queue:
+            yield next(queue.popleft())
 
     def _load(self, file: FileMeta, path: str) -> list[pa.RecordBatch]:
         """The rows of a whole file, of `ROW_SCHEMA`."""

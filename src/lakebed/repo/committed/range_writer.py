@@ -160,17 +160,17 @@ class MetarangeWriter:
         sizes = _cumulate_bytes(batch)
         start, count = 0, batch.num_rows
         while start < count:
-            taken = int(sizes[start])
+            taken_bytes = int(sizes[start])
             by_count = start + options.entry_count_max - self._held_count
-            by_bytes = 1 + int(np.searchsorted(sizes[1:], taken + options.bytes_max - self._held_bytes))
+            by_bytes = 1 + int(np.searchsorted(sizes[1:], taken_bytes + options.bytes_max - self._held_bytes))
             earliest = start + options.entry_count_min - self._held_count - 1
-            at = int(np.searchsorted(breaks, max(earliest, start)))
-            by_hash = int(breaks[at]) + 1 if at < len(breaks) else count + 1
+            place = int(np.searchsorted(breaks, max(earliest, start)))
+            by_hash = int(breaks[place]) + 1 if place < len(breaks) else count + 1
             end = max(min(by_count, by_bytes, by_hash), start + 1)
             stop = min(end, count)
             self._held.append(batch.slice(start, stop - start))
             self._held_count += stop - start
-            self._held_bytes += int(sizes[stop]) - taken
+            self._held_bytes += int(sizes[stop]) - taken_bytes
             if end <= count:
                 self._end_range(ends_open=False)
             start = stop
@@ -184,11 +184,11 @@ class MetarangeWriter:
         if self._base_ranges is None:
             self._base_ranges = {meta.id: meta for meta in self._base.ranges()}
         range_id = range_hash(batches)
-        known = self._base_ranges.get(range_id)
-        if known is None:
+        base_range = self._base_ranges.get(range_id)
+        if base_range is None:
             self._put_range(range_id, batches, ends_open=ends_open)
         else:
-            self._ranges.append(msgspec.structs.replace(known, ends_open=ends_open))
+            self._ranges.append(msgspec.structs.replace(base_range, ends_open=ends_open))
 
     def _put_range(self, range_id: str, batches: list[pa.RecordBatch], *, ends_open: bool) -> None:
         """Encode a range in this thread, because most of the work cannot run in parallel. Its group is put later."""

@@ -50,10 +50,10 @@ def parse_root(path: bytes) -> bytes | None:
 def folders_of(path: bytes) -> Iterator[bytes]:
     """The folders that contain a path, the outermost first: ``b""``, ``b"a/"``, ``b"a/b/"``."""
     yield b""
-    at = path.find(b"/")
-    while at >= 0:
-        yield path[: at + 1]
-        at = path.find(b"/", at + 1)
+    position = path.find(b"/")
+    while position >= 0:
+        yield path[: position + 1]
+        position = path.find(b"/", position + 1)
 
 
 def find_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
@@ -84,11 +84,11 @@ def roots_among(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
 
 def outermost(roots: Iterable[bytes]) -> list[bytes]:
     """Sorted, without those inside another."""
-    kept: list[bytes] = []
+    outermost_paths: list[bytes] = []
     for root in sorted(set(roots)):
-        if not kept or not root.startswith(kept[-1]):
-            kept.append(root)
-    return kept
+        if not outermost_paths or not root.startswith(outermost_paths[-1]):
+            outermost_paths.append(root)
+    return outermost_paths
 
 
 def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
@@ -103,12 +103,12 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
     """
     for folder in folders_of(prefix):
         if folder != prefix and _has_marker(_marker_ranges(metaranges, folder), folder):
-            root, shown = format_root(folder), prefix.decode(errors="backslashreplace")
+            root, prefix_text = format_root(folder), prefix.decode(errors="backslashreplace")
             raise InvalidRequest(
-                f"Only paths below {shown!r} should be merged, and that cuts the table or database {root!r}, which is "
-                f"merged whole: merge {root!r} or a prefix outside of it.",
+                f"Only paths below {prefix_text!r} should be merged, and that cuts the table or database {root!r}, "
+                f"which is merged whole: merge {root!r} or a prefix outside of it.",
                 kind="prefix_cuts_unit",
-                prefix=shown,
+                prefix=prefix_text,
                 root=root,
             )
 

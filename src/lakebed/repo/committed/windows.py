@@ -72,22 +72,22 @@ class _Source:
 
     def take(self, bound: bytes | None) -> pa.RecordBatch:
         """Remove and return the rows up to the bound, inclusive; None: all."""
-        taken, self._batches = self._batches, []
+        batches, self._batches = self._batches, []
         if bound is not None:
-            while taken and taken[-1].column(0)[0].as_py() > bound:
-                self._batches.insert(0, taken.pop())
-            if taken:
-                batch = taken.pop()
+            while batches and batches[-1].column(0)[0].as_py() > bound:
+                self._batches.insert(0, batches.pop())
+            if batches:
+                batch = batches.pop()
                 count = KeyColumn(batch.column(0)).lower_bound(bound + b"\0")
                 if count:
-                    taken.append(batch.slice(0, count))
+                    batches.append(batch.slice(0, count))
                 if count < batch.num_rows:
                     self._batches.insert(0, batch.slice(count))
         self._row_count = sum(batch.num_rows for batch in self._batches)
         self._bytes = sum(batch.get_total_buffer_size() for batch in self._batches)
-        if not taken:
+        if not batches:
             return _NO_ROWS
-        return taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def side_by_side(
@@ -104,17 +104,17 @@ def side_by_side(
         For each window one batch a source, perhaps empty, not all empty: everything the sources have up to some path.
     Cost: at most `READ_AHEAD_BYTES` and a batch a source are held, and a copy of the window.
     """
-    live = [_Source(source) for source in sources]
-    share_bytes = READ_AHEAD_BYTES // len(live)
+    live_sources = [_Source(source) for source in sources]
+    share_bytes = READ_AHEAD_BYTES // len(live_sources)
     row_count = first_row_count
     while True:
-        for source in live:
+        for source in live_sources:
             source.fill(row_count, share_bytes)
-        if not any(source.has_rows for source in live):
+        if not any(source.has_rows for source in live_sources):
             return
-        bounds = [source.last() for source in live if not source.exhausted]
+        bounds = [source.last() for source in live_sources if not source.exhausted]
         bound = min(bounds, default=None)
-        yield [source.take(bound) for source in live]
+        yield [source.take(bound) for source in live_sources]
         row_count = min(row_count * WINDOW_GROWTH, WINDOW_ROW_COUNT)
 
 

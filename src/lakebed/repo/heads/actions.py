@@ -188,8 +188,8 @@ def _run_hooks(context: RepositoryContext, occasion: Occasion, action: Action, *
     runs: list[HookRun] = []
     for hook in action.hooks:
         has_failed = any(not run.passed for run in runs)
-        wanted = {"failure()": has_failed, "always()": True}.get(hook.condition, not has_failed)
-        if wanted:
+        is_due = {"failure()": has_failed, "always()": True}.get(hook.condition, not has_failed)
+        if is_due:
             runs.append(_run_hook(context, occasion, action, hook, end_ms=end_ms))
     return runs
 
@@ -199,12 +199,12 @@ def _run_hook(
 ) -> HookRun:
     started_ms = context.now_ms()
     left_ms = end_ms - started_ms
-    lines, passed = [hook.refusal], False
+    lines, has_passed = [hook.refusal], False
     if not hook.refusal and left_ms <= 0:
         lines = [f"was not called: the hooks before it took the {HOOKS_MS_MAX // 60_000} minutes of all of an event"]
     elif not hook.refusal:
-        shown = redact_url(hook.url)
-        lines = [f"POST {shown}", f"timeout: {hook.timeout_ms:,} ms"]
+        shown_url = redact_url(hook.url)
+        lines = [f"POST {shown_url}", f"timeout: {hook.timeout_ms:,} ms"]
         lines += [f"header: {name}" for name, _ in hook.headers]
         body = _body(context, occasion, action, hook)
         lines.append(f"body: {body.decode()}")
@@ -218,14 +218,14 @@ def _run_hook(
                 headers=dict(hook.headers),
             )
         except LakebedError as error:
-            lines.append(f"failed: {shown} {error.message}")
+            lines.append(f"failed: {shown_url} {error.message}")
         else:
-            passed = 200 <= status < 300
-            lines.append(f"{'passed' if passed else 'failed'}: {shown} answered {status}")
+            has_passed = 200 <= status < 300
+            lines.append(f"{'passed' if has_passed else 'failed'}: {shown_url} answered {status}")
     ended_ms = context.now_ms()
     lines.append(f"took: {ended_ms - started_ms:,} ms")
     output = cut_output("\n".join(lines) + "\n")
-    return HookRun(action.name, hook.id, started_ms, ended_ms, passed=passed, output=output)
+    return HookRun(action.name, hook.id, started_ms, ended_ms, passed=has_passed, output=output)
 
 
 def _body(context: RepositoryContext, occasion: Occasion, action: Action, hook: ActionHook) -> bytes:
@@ -252,9 +252,9 @@ def _body(context: RepositoryContext, occasion: Occasion, action: Action, hook: 
 
 def _around(context: RepositoryContext, occasion: Occasion, after: ActionEvent, change: Callable[[], T]) -> T:
     run_before(context, occasion)
-    made = change()
+    result = change()
     run_after(context, replace(occasion, event=after))
-    return made
+    return result
 
 
 def create_branch(
@@ -327,13 +327,13 @@ def _delete_as_asked(
         occasion = look()
         run_before(context, occasion)
         try:
-            deleted = delete(occasion.commit_id)
+            is_deleted = delete(occasion.commit_id)
         except Conflict:
             if tries == context.options.publish_tries_max or look().commit_id == occasion.commit_id:
                 raise
         else:
             run_after(context, replace(occasion, event=after))
-            return deleted
+            return is_deleted
 
 
 def create_tag(

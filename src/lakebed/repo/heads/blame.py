@@ -53,31 +53,31 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
         skip = _Skip(context, start, keys, snapshot=snapshot)
         pending: dict[str, set[bytes]] = {}
         known: dict[str, Commit] = {}
-        waiting: list[tuple[int, str]] = []
+        queue: list[tuple[int, str]] = []
 
         def follow(id: str, some: Iterable[bytes], commit: Commit | None = None) -> None:
             """Look at paths in a commit, or in the first before it that may have changed them."""
             for key in some:
                 target = skip.target(id, key)
                 if target not in known:
-                    same = commit is not None and target == id
-                    known[target] = commit if same and commit else load_commit(context, target, snapshot=snapshot)
+                    is_same = commit is not None and target == id
+                    known[target] = commit if is_same and commit else load_commit(context, target, snapshot=snapshot)
                     pending[target] = set()
-                    heapq.heappush(waiting, (-known[target].generation, target))
+                    heapq.heappush(queue, (-known[target].generation, target))
                 pending[target].add(key)
 
         follow(start, keys, head)
-        while waiting:
-            _, id = heapq.heappop(waiting)  # by falling generation: all that leads to it was met before
-            commit, left = known.pop(id), pending.pop(id)
+        while queue:
+            _, id = heapq.heappop(queue)  # by falling generation: all that leads to it was met before
+            commit, keys_left = known.pop(id), pending.pop(id)
             for parent_id in commit.parents:
-                if not left:
+                if not keys_left:
                     break
                 parent = known.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
-                changed = _find_changed(context, parent.metarange, commit.metarange, left)
-                follow(parent_id, left - changed, parent)
-                left = left & changed
-            commits.update((key, CommitWithId(id, commit)) for key in left)
+                changed_keys = _find_changed(context, parent.metarange, commit.metarange, keys_left)
+                follow(parent_id, keys_left - changed_keys, parent)
+                keys_left = keys_left & changed_keys
+            commits.update((key, CommitWithId(id, commit)) for key in keys_left)
     return {path: commits[key] for key, path in keys.items()}
 
 
@@ -106,10 +106,10 @@ class _Skip:
 
 
 def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
-    ordered = sorted(keys)
+    sorted_keys = sorted(keys)
     with explaining_missing(context, metarange):
-        values = context.committed.open(metarange).get_many(ordered)
-    for key, value in zip(ordered, values, strict=True):
+        values = context.committed.open(metarange).get_many(sorted_keys)
+    for key, value in zip(sorted_keys, values, strict=True):
         if value is None:
             raise NotFound(
                 f"There is no {keys[key]!r} in the commit at {ref!r} of repository {context.name}.",
@@ -124,11 +124,11 @@ def _find_changed(
     """Which of some paths differ between two metaranges."""
     if before.id == after.id:
         return set()
-    wanted = pa.array(sorted(keys), pa.binary())
-    start, end = wanted[0].as_py(), wanted[-1].as_py() + b"\0"
-    changed: set[bytes] = set()
+    key_array = pa.array(sorted(keys), pa.binary())
+    start, end = key_array[0].as_py(), key_array[-1].as_py() + b"\0"
+    changed_keys: set[bytes] = set()
     with explaining_missing(context, before, after):
         for batch in diff_metaranges(context.committed, before, after, start=start, end=end):
             paths = batch.column(0)
-            changed.update(paths.filter(pc.is_in(paths, value_set=wanted)).to_pylist())
-    return changed
+            changed_keys.update(paths.filter(pc.is_in(paths, value_set=key_array)).to_pylist())
+    return changed_keys

@@ -50,7 +50,7 @@ def new_commit(
 ) -> CommitWithId:
     """Make a commit without storing it. `parents` are in order, with their ids. Other arguments as `Commit`."""
     now_ms = context.now_ms()
-    made = Commit(
+    commit = Commit(
         parents=tuple(id for id, _ in parents),
         metarange=metarange,
         message=message,
@@ -61,7 +61,7 @@ def new_commit(
         # A clock that was set back must not make a commit look older than its parents.
         stored_at_ms=max([now_ms, *(parent.stored_at_ms or 0 for _, parent in parents)]),
     )
-    return CommitWithId(commit_id(made), made)
+    return CommitWithId(commit_id(commit), commit)
 
 
 def _user() -> str:
@@ -141,11 +141,11 @@ def move_by_commits(
             raise
         return move
 
-    made = move_branch(context, branch, operation=operation, plan=plan_with_hooks, shows_other=True).commits
-    for new in made:
+    moved = move_branch(context, branch, operation=operation, plan=plan_with_hooks, shows_other=True).commits
+    for new in moved:
         _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
         tell_hooks(context, events[1], branch, new, source=source)
-    return made
+    return moved
 
 
 def ask_hooks(
@@ -212,8 +212,8 @@ def intervals_of(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interva
     Raises:
         InvalidRequest: a path is invalid, or one text was given in place of several.
     """
-    for name, given in (("paths", paths), ("prefixes", prefixes)):
-        if isinstance(given, str):
+    for name, values in (("paths", paths), ("prefixes", prefixes)):
+        if isinstance(values, str):
             raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
     keys = map(check_path, paths)
     return join_intervals(

@@ -94,22 +94,22 @@ def compact_once(context: RepositoryContext, branch: str, *, force: bool = False
     begun_s = context.environment.clock.monotonic_s()
     outcome = "failed"
     try:
-        done = _compact(context, branch, cooldown_ms=0 if force else context.options.compaction_cooldown_ms)
-        outcome = done.outcome
+        compaction = _compact(context, branch, cooldown_ms=0 if force else context.options.compaction_cooldown_ms)
+        outcome = compaction.outcome
     finally:
         DURATION.observe(context.environment.clock.monotonic_s() - begun_s, outcome)
-    ROWS.add(done.entry_count, "entry")
-    ROWS.add(done.tombstone_count, "tombstone")
-    return done
+    ROWS.add(compaction.entry_count, "entry")
+    ROWS.add(compaction.tombstone_count, "tombstone")
+    return compaction
 
 
 def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Compaction:
-    sealed = seal_for_compaction(context, branch, cooldown_ms=cooldown_ms)
-    if sealed is None:
+    sealed_branch = seal_for_compaction(context, branch, cooldown_ms=cooldown_ms)
+    if sealed_branch is None:
         return Compaction(branch, "idle")
-    with suppress(Overtaken), beginning_again(context, sealed):
-        state, entry_count, tombstone_count = _apply(context, sealed)
-        if publish(context, sealed, move=compaction_move(context, sealed, state), operation="compaction"):
+    with suppress(Overtaken), beginning_again(context, sealed_branch):
+        state, entry_count, tombstone_count = _apply(context, sealed_branch)
+        if publish(context, sealed_branch, move=compaction_move(context, sealed_branch, state), operation="compaction"):
             return Compaction(branch, "published", entry_count, tombstone_count)
     return Compaction(branch, "gave_up")
 
@@ -128,8 +128,8 @@ def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeR
                 counts[1] += batch.num_rows - entry_count
                 yield batch
 
-        applied = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=count_changes))
-    return applied.ref, counts[0], counts[1]
+        application = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=count_changes))
+    return application.ref, counts[0], counts[1]
 
 
 def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
@@ -148,13 +148,13 @@ def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
     """
     if context.record.read_only:
         return []
-    done: list[Compaction] = []
+    compactions: list[Compaction] = []
     failure: LakebedError | None = None
     for branch, _ in find_compactions(context):
         if context.counters.is_moving(branch):
             continue
         try:
-            done.append(compact_once(context, branch))
+            compactions.append(compact_once(context, branch))
         except NotFound:
             context.counters.forget(branch)
         except LakebedError as error:
@@ -162,7 +162,7 @@ def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
     show_counts(context)
     if failure is not None:
         raise failure
-    return done
+    return compactions
 
 
 _shown: dict[str, set[str]] = {}
@@ -181,11 +181,11 @@ def show_counts(context: RepositoryContext) -> None:
         numbers = (counts.staged_entries, counts.tombstones, counts.sealed_tokens)
         for gauge, number in zip(GAUGES, numbers, strict=True):
             gauge.set(number, context.name, branch)
-    shown = {branch for branch, _ in most}
-    for branch in _shown.get(context.name, set()) - shown:
+    shown_branches = {branch for branch, _ in most}
+    for branch in _shown.get(context.name, set()) - shown_branches:
         for gauge in GAUGES:
             gauge.remove(context.name, branch)
-    _shown[context.name] = shown
+    _shown[context.name] = shown_branches
 
 
 COUNTED_BRANCHES_MAX: Final = 64
@@ -199,17 +199,17 @@ def count_branch(
 
     Cost: 1 scan of at most `RepositoryOptions.compaction_staged_min` rows; nothing when it was counted before.
     """
-    known = context.counters.counts(branch)
-    if known is not None:
-        return replace(known, sealed_tokens=len(record.sealed))
-    left = context.options.compaction_staged_min
-    counted: dict[str, tuple[int, int]] = {}
+    known_counts = context.counters.counts(branch)
+    if known_counts is not None:
+        return replace(known_counts, sealed_tokens=len(record.sealed))
+    rows_left = context.options.compaction_staged_min
+    counts_by_token: dict[str, tuple[int, int]] = {}
     for token in (record.staging, *record.sealed):
-        rows = [value for _, value in islice(snapshot.scan(*prefix_range(context.keys.token(token.id))), left)]
+        rows = [value for _, value in islice(snapshot.scan(*prefix_range(context.keys.token(token.id))), rows_left)]
         tombstones = rows.count(TOMBSTONE)
-        counted[token.id] = (len(rows) - tombstones, tombstones + (token.clears is not None))
-        left -= len(rows)
-    context.counters.set_counted(branch, counted, sealed_count=len(record.sealed))
+        counts_by_token[token.id] = (len(rows) - tombstones, tombstones + (token.clears is not None))
+        rows_left -= len(rows)
+    context.counters.set_counted(branch, counts_by_token, sealed_count=len(record.sealed))
     return context.counters.counts(branch) or BranchCounts()
 
 
@@ -218,15 +218,15 @@ def find_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
 
     Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.
     """
-    wanted = []
-    fresh = 0
+    due_branches = []
+    new_count = 0
     with context.key_value.snapshot() as snapshot:
         for branch, record in read_records(snapshot, context.keys.branch(), Branch):
             if context.counters.counts(branch) is None:
-                fresh += 1
-                if fresh > COUNTED_BRANCHES_MAX:
+                new_count += 1
+                if new_count > COUNTED_BRANCHES_MAX:
                     continue
             why = count_branch(context, branch, record, snapshot=snapshot).why(context.options)
             if why is not None:
-                wanted.append((branch, why))
-    return wanted
+                due_branches.append((branch, why))
+    return due_branches

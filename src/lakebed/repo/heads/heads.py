@@ -54,8 +54,9 @@ class CommitWithId(NamedTuple):
     commit: Commit
 
     def __repr__(self) -> str:
-        made = utc(self.commit.created_at_ms)
-        return f"Commit({self.id[:12]!r}, {format_value(self.commit.message)}, by {self.commit.committer!r}, {made!r})"
+        commit = self.commit
+        created = utc(commit.created_at_ms)
+        return f"Commit({self.id[:12]!r}, {format_value(commit.message)}, by {commit.committer!r}, {created!r})"
 
     @property
     def message(self) -> str:
@@ -172,12 +173,12 @@ def move_branch(
     with context.counters.note_move(branch):
         for _ in range(context.options.publish_tries_max):
             if gives_up:
-                sealed = _see_given_up(context, branch, fresh_token=fresh_token)
+                sealed_branch = _see_given_up(context, branch, fresh_token=fresh_token)
             else:
-                sealed = seal(context, branch, fresh_token=fresh_token)
-            with suppress(Overtaken), beginning_again(context, sealed):
-                move = plan(sealed)
-                if publish(context, sealed, move=move, operation=operation, shows_other=shows_other):
+                sealed_branch = seal(context, branch, fresh_token=fresh_token)
+            with suppress(Overtaken), beginning_again(context, sealed_branch):
+                move = plan(sealed_branch)
+                if publish(context, sealed_branch, move=move, operation=operation, shows_other=shows_other):
                     return move
             RETRIES.add(1, operation)
     raise branch_moved(context, branch, operation)
@@ -227,11 +228,11 @@ def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms:
         None if there is nothing to compact, a compaction began less than `cooldown_ms` ago, or the record changed.
     """
     boundary, record, raw, is_empty = _look(context, branch)
-    started = record.compaction_started_at_ms
+    started_at_ms = record.compaction_started_at_ms
     now_ms = context.now_ms()
     if is_empty and not record.sealed:
         return None
-    if started is not None and 0 <= now_ms - started < cooldown_ms:
+    if started_at_ms is not None and 0 <= now_ms - started_at_ms < cooldown_ms:
         return None
     after = record if is_empty else _with_fresh_token(context, record)
     after = msgspec.structs.replace(after, compaction_started_at_ms=now_ms)
@@ -480,10 +481,10 @@ def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
         Whether it was published. If not, nothing is lost.
     """
     boundary, record, raw, _ = _look(context, branch)
-    sealed = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
-    with suppress(Overtaken), beginning_again(context, sealed):
-        state = apply_sealed(context, sealed)
-        return publish(context, sealed, move=compaction_move(context, sealed, state), operation=operation)
+    sealed_branch = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
+    with suppress(Overtaken), beginning_again(context, sealed_branch):
+        state = apply_sealed(context, sealed_branch)
+        return publish(context, sealed_branch, move=compaction_move(context, sealed_branch, state), operation=operation)
     return False
 
 

@@ -202,16 +202,16 @@ class _Run:
             return record
         try:
             move_by_commits(self._context, record.branch, operation="import", plan=self._plan)
-        except _NothingChanged as unchanged:
-            return self._end(unchanged.commit_id)
+        except _NothingChanged as error:
+            return self._end(error.commit_id)
         return self._done
 
     def _end(self, commit_id: str) -> Import:
         """Write that it is completed by a commit that is there already."""
-        done = msgspec.structs.replace(
+        ended_task = msgspec.structs.replace(
             self._record, state="completed", commit_id=commit_id, updated_at_ms=self._context.now_ms()
         )
-        return done if _set(self._context, self._raw, done) else import_status(self._context, done.id)
+        return ended_task if _set(self._context, self._raw, ended_task) else import_status(self._context, ended_task.id)
 
     def _plan(self, sealed: SealedBranch) -> Move:
         context, record = self._context, self._record
@@ -221,13 +221,13 @@ class _Run:
         cleared = intervals_of((), [_folder(source.destination) for source in folders]) if record.replace else ()
         # By value: the same bytes at another place have the same identity, and must be read from there.
         changes = Changes(clears=cleared, rows=self._rows, by_value=True)
-        applied = apply_changes(context.committed, sealed.head.metarange, changes)
-        if applied.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
+        application = apply_changes(context.committed, sealed.head.metarange, changes)
+        if application.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
             raise _NothingChanged(sealed.record.commit_id)
         new = new_commit(
             context,
             parents=[(sealed.record.commit_id, sealed.head)],
-            metarange=applied.ref,
+            metarange=application.ref,
             message=record.message,
             metadata=record.metadata,
             committer=record.committer,
@@ -241,14 +241,14 @@ class _Run:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """What the sources hold, as rows; the record follows."""
         self._go_on(0)
-        count = reported = 0
+        count = reported_count = 0
         sources = self._record.sources
         layers = [self._objects([source for source in sources if source.kind == "object"])]
         layers += [self._folder(source) for source in reversed(sources) if source.kind == "prefix"]
         for batch in overlay(layers):
             count += batch.num_rows
-            if count - reported >= _PROGRESS_ROW_COUNT:
-                reported = count
+            if count - reported_count >= _PROGRESS_ROW_COUNT:
+                reported_count = count
                 self._go_on(count)
             yield batch
         self._go_on(count)
@@ -306,13 +306,13 @@ def open_folder(context: RepositoryContext, url: StoreUrl, storage_options: Mapp
 
 def _refuse_own(context: RepositoryContext, url: str) -> None:
     """Raise when a source has objects of this repository: a collection would delete those."""
-    given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
-    ours = (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
-    folders = [f"{root}/{folder}/" for folder in ours]
-    place = given.removesuffix("/") + "/"
+    source, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
+    own_folders = (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
+    folders = [f"{root}/{folder}/" for folder in own_folders]
+    place = source.removesuffix("/") + "/"
     if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
         raise InvalidRequest(
-            f"{given} is an invalid import source: repository {context.name} has its own objects there, which a "
+            f"{source} is an invalid import source: repository {context.name} has its own objects there, which a "
             "collection may delete. Copy them on the branch instead.",
             kind="own_objects",
         )
@@ -334,9 +334,9 @@ def _folder(destination: str) -> str:
 
 def _folder_and_name(url: str) -> tuple[str, str]:
     """Where an object is, and its name there."""
-    parsed = parse_url(url)
-    folder, _, name = str(parsed).rpartition("/")
-    if not parsed.prefix or not name or url.endswith("/"):
+    location = parse_url(url)
+    folder, _, name = str(location).rpartition("/")
+    if not location.prefix or not name or url.endswith("/"):
         raise InvalidRequest(
             f"{url!r} names no object: write the folder's URL, a slash and a name.", kind="invalid_url"
         )

@@ -51,11 +51,11 @@ def merge_states(
 
 
 def _conflict(context: RepositoryContext, what: str, paths: list[str], count: int) -> Conflict:
-    shown = ", ".join(paths[:CONFLICT_COUNT_SHOWN])
-    more = f" and {count - CONFLICT_COUNT_SHOWN:,} more" if count > CONFLICT_COUNT_SHOWN else ""
+    shown_paths = ", ".join(paths[:CONFLICT_COUNT_SHOWN])
+    more_text = f" and {count - CONFLICT_COUNT_SHOWN:,} more" if count > CONFLICT_COUNT_SHOWN else ""
     return Conflict(
         f"The {what} in repository {context.name} has {count:,} conflict{'s' if count > 1 else ''}, where both sides "
-        f"changed the same path differently: {shown}{more}. Nothing was changed; change one side, or "
+        f"changed the same path differently: {shown_paths}{more_text}. Nothing was changed; change one side, or "
         "give a strategy: source-wins or dest-wins.",
         kind="merge_conflict",
         repository=context.name,

@@ -102,9 +102,9 @@ def begin_upload(
     check_path(path, writing=True)
     check_writable(context, branch)
     load_branch(context, branch)
-    kept = data.check_metadata(metadata, content_type=content_type)
+    checked_metadata = data.check_metadata(metadata, content_type=content_type)
     upload_id = mint_file_id(environment=context.environment)
-    record = Upload(branch, path, content_type, kept, context.now_ms(), owner)
+    record = Upload(branch, path, content_type, checked_metadata, context.now_ms(), owner)
     context.key_value.set(context.keys.upload(upload_id), encode_record(record))
     return upload_id
 
@@ -233,10 +233,10 @@ def choose_parts(context: RepositoryContext, upload_id: str, wanted: Sequence[Wa
         raise InvalidRequest("An upload is completed with at least one part: name them.", kind="invalid_part")
     if any(after.number <= before.number for before, after in pairwise(wanted)):
         raise InvalidRequest("The parts are not in ascending order: order them.", kind="invalid_part_order")
-    stored = dict(list_parts(context, upload_id))
+    stored_parts = dict(list_parts(context, upload_id))
     parts = []
     for part in wanted:
-        record = stored.get(part.number)
+        record = stored_parts.get(part.number)
         if record is None or record.checksum != part.checksum:
             raise InvalidRequest(
                 f"Part {part.number} was not uploaded, or its ETag is another: upload it again.", kind="invalid_part"
@@ -344,20 +344,20 @@ def _publish(
     """Stage the entry and mark the upload completed, in one change."""
     key, path = context.keys.upload(upload_id), check_path(upload.path, writing=True)
     value, ulid = check_entry(entry, upload.path)
-    done = encode_record(msgspec.structs.replace(upload, completed=entry))
+    completed = encode_record(msgspec.structs.replace(upload, completed=entry))
     attempts = WriteAttempts(context, upload.branch, operation="complete_upload")
     while True:
         expected: dict[bytes, bytes | None] = {key: raw}
         if matches is None:
             precondition = attempts.look()
         else:
-            [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([path]))
-            visible = below if newest is None else newest or None
+            [(newest, lower)], precondition = attempts.read(lambda view: view.layers_of([path]))
+            visible = lower if newest is None else newest or None
             if not matches(None if visible is None else decode_entry(visible, where=upload.path)):
                 raise path_exists(context, upload.branch, upload.path)
             expected[precondition.token_prefix + path] = newest
         check_age(ulid, precondition.boundary)
-        puts = [(key, done), (precondition.token_prefix + path, value)]
+        puts = [(key, completed), (precondition.token_prefix + path, value)]
         if matches is not None:
             puts.append(precondition.mark)
         try:
@@ -391,7 +391,7 @@ def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> in
         ]
     if uploads and not is_given:
         now_ms = context.earlier_ms()
-    removed = 0
+    removed_count = 0
     for name, upload in uploads:
         raw = context.key_value.get(context.keys.upload(name))
         last_ms = max((part.modified_ms for _, part in list_parts(context, name)), default=upload.started_at_ms)
@@ -403,5 +403,5 @@ def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> in
         except Conflict:
             continue  # it was completed or aborted at this moment
         _remove_parts(context, name)
-        removed += 1
-    return removed
+        removed_count += 1
+    return removed_count

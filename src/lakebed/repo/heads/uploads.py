@@ -55,8 +55,10 @@ def upload_many(context: RepositoryContext, branch: str, uploads: Sequence[Small
         except LakebedError as error:
             failures[number] = error
     paths = [upload.path for number, upload in enumerate(uploads) if number not in failures]
-    staged = iter(_stage_each(context, branch, list(zip(paths, data.upload_each(context, bodies), strict=True))))
-    return [failures[number] if number in failures else next(staged) for number in range(len(uploads))]
+    staged_entries = iter(
+        _stage_each(context, branch, list(zip(paths, data.upload_each(context, bodies), strict=True)))
+    )
+    return [failures[number] if number in failures else next(staged_entries) for number in range(len(uploads))]
 
 
 def _stage_each(

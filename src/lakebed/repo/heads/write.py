@@ -122,8 +122,8 @@ def _stage_unless(
     value, ulid = _check_entry(context, entry, path)
     attempts = WriteAttempts(context, branch, operation=operation)
     while True:
-        [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
-        raw = below if newest is None else newest or None
+        [(newest, lower)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        raw = lower if newest is None else newest or None
         visible = None if raw is None else decode_entry(raw, where=path)
         if visible is not None and visible.address == entry.address:
             return
@@ -142,9 +142,9 @@ def _write_decided(
     Args:
         newest: the value that the staging token has at the path.
     """
-    staged = precondition.token_prefix + path
+    staged_key = precondition.token_prefix + path
     mark, note = precondition.mark
-    return write_rows(context, [staged, mark], [value, note], expected={**precondition.on_both, staged: newest})
+    return write_rows(context, [staged_key, mark], [value, note], expected={**precondition.on_both, staged_key: newest})
 
 
 def update_metadata(context: RepositoryContext, *, branch: str, path: str, metadata: dict[str, str]) -> Entry:
@@ -164,8 +164,8 @@ def update_metadata(context: RepositoryContext, *, branch: str, path: str, metad
     key = check_path(path, writing=True)
     attempts = WriteAttempts(context, branch, operation="update_metadata")
     while True:
-        [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
-        raw = below if newest is None else newest or None
+        [(newest, lower)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        raw = lower if newest is None else newest or None
         if raw is None:
             raise NotFound(
                 f"Branch {branch} of repository {context.name} has nothing at {path!r}.",
@@ -247,39 +247,39 @@ def delete_many(
     Cost: 1 snapshot, 1 read a token for all paths together, the ranges that may have them, 1 write.
     """
     checked = [check_path(path, writing=True) for path in paths]
-    wanted = list(dict.fromkeys(checked))
+    checked_paths = list(dict.fromkeys(checked))
     seen = None if addresses is None else dict(_pair_addresses(checked, addresses))
     attempts = WriteAttempts(context, branch, operation="delete")
     while True:
-        layers, precondition = attempts.read(lambda view: view.layers_of(wanted))
+        layers, precondition = attempts.read(lambda view: view.layers_of(checked_paths))
         if seen is not None:
             _check_unchanged(context, branch, seen, layers)
         prefix = precondition.token_prefix
         buried: list[bytes] = []
-        removed: dict[bytes, bytes | None] = {}
-        for path, (newest, below) in zip(wanted, layers, strict=True):
-            if newest == TOMBSTONE or (newest is None and below is None):
+        removals: dict[bytes, bytes | None] = {}
+        for path, (newest, lower) in zip(checked_paths, layers, strict=True):
+            if newest == TOMBSTONE or (newest is None and lower is None):
                 continue
-            if below is None:
-                removed[prefix + path] = newest
+            if lower is None:
+                removals[prefix + path] = newest
             else:
                 buried.append(prefix + path)
-        if not buried and not removed:
+        if not buried and not removals:
             return 0
         # A delete of what was seen was decided by what the branch shows.
         puts = buried if seen is None or not buried else [*buried, precondition.mark[0]]
         # No address is named, so the boundary does not matter.
-        if removed:
+        if removals:
             is_done = replace_rows(
-                context, [(key, TOMBSTONE) for key in puts], removed, expected=precondition.on_branch
+                context, [(key, TOMBSTONE) for key in puts], removals, expected=precondition.on_branch
             )
         else:
             is_done = write_rows(context, puts, [TOMBSTONE] * len(puts), expected=precondition.on_branch)
         if is_done:
             context.counters.count(
-                branch, precondition.record.staging.id, entries=-len(removed), tombstones=len(buried)
+                branch, precondition.record.staging.id, entries=-len(removals), tombstones=len(buried)
             )
-            return len(buried) + len(removed)
+            return len(buried) + len(removals)
 
 
 def _pair_addresses(paths: Sequence[bytes], addresses: Iterable[str]) -> Iterator[tuple[bytes, str]]:

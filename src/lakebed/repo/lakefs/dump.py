@@ -129,8 +129,8 @@ class _Dump:
             branches_meta_range_id=self._write_records("branch", self._references(branches)),
         )
         self._target.put(MANIFEST_PATH, msgspec.json.format(msgspec.json.encode(refs), indent=2))
-        changed = {id: commit.id for id, commit in self._commits.items() if id != commit.id}
-        return DumpReport(refs, len(commits), len(branches), len(tags), len(self._copied), changed)
+        changed_ids = {id: commit.id for id, commit in self._commits.items() if id != commit.id}
+        return DumpReport(refs, len(commits), len(branches), len(tags), len(self._copied), changed_ids)
 
     def _references(self, named: Mapping[str, str]) -> dict[str, bytes]:
         return {
@@ -144,7 +144,7 @@ class _Dump:
         """Convert a commit whose parents are written to lakeFS's record, with its id in lakeFS."""
         parents = tuple(self._commits[parent].id for parent in commit.parents)
         generation = 1 + max((self._commits[parent].generation for parent in commit.parents), default=0)
-        made = LakefsCommit(
+        lakefs_commit = LakefsCommit(
             id="",
             committer=commit.committer,
             message=commit.message,
@@ -159,13 +159,13 @@ class _Dump:
             commit.lakefs_metarange_id or commit.metarange.entry_count
         )
         if is_there:
-            swapped = msgspec.structs.replace(made, parents=(*parents[1::-1], *parents[2:]), version=0)
-            for candidate in (made, swapped):
+            swapped = msgspec.structs.replace(lakefs_commit, parents=(*parents[1::-1], *parents[2:]), version=0)
+            for candidate in (lakefs_commit, swapped):
                 if lakefs_commit_id(candidate) == id:
                     return msgspec.structs.replace(candidate, id=id)
         metarange_id = self._write_metarange(commit.metarange, is_whole=is_whole)
-        made = msgspec.structs.replace(made, metarange_id=metarange_id)
-        return msgspec.structs.replace(made, id=lakefs_commit_id(made))
+        lakefs_commit = msgspec.structs.replace(lakefs_commit, metarange_id=metarange_id)
+        return msgspec.structs.replace(lakefs_commit, id=lakefs_commit_id(lakefs_commit))
 
     def _write_metarange(self, ref: MetarangeRef, *, is_whole: bool) -> str:
         """Write lakeFS's metarange with the same entries, and return its id; empty: there are no entries."""
@@ -179,9 +179,9 @@ class _Dump:
         return id
 
     def _write_range(self, ref: MetarangeRef, meta: RangeMeta, *, is_whole: bool) -> LakefsRange:
-        known = self._ranges.get(meta.id)
-        if known is not None:
-            return known
+        range_id = self._ranges.get(meta.id)
+        if range_id is not None:
+            return range_id
         rows: list[tuple[bytes, bytes]] = []
         uploads: list[Entry] = []
         for batch in self._context.committed.open(ref).rows_of(meta):

@@ -85,14 +85,14 @@ class LakefsRange(msgspec.Struct, frozen=True):
 
 def split_value(value: bytes) -> tuple[bytes, bytes]:
     """Split a value into identity and data. Raises `Corruption`. Cost: about 0.5 us."""
-    size, at = read_signed(value, 0)
-    if not 0 <= size <= len(value) - at:
+    size, position = read_signed(value, 0)
+    if not 0 <= size <= len(value) - position:
         raise _wrong_value(value, size)
-    identity, at = value[at : at + size], at + size
-    data_size, at = read_signed(value, at)
-    if not 0 <= data_size <= len(value) - at:
+    identity, position = value[position : position + size], position + size
+    data_size, position = read_signed(value, position)
+    if not 0 <= data_size <= len(value) - position:
         raise _wrong_value(value, data_size)
-    return identity, value[at : at + data_size]
+    return identity, value[position : position + data_size]
 
 
 def _wrong_value(value: bytes, size: int) -> Corruption:
@@ -279,10 +279,10 @@ class Identity:
 
     def text(self, value: str) -> Identity:
         """Add a text."""
-        encoded = value.encode(errors="surrogateescape")  # properties of a table may be any bytes
+        text_bytes = value.encode(errors="surrogateescape")  # properties of a table may be any bytes
         self._content.append(_TEXT)
-        self.number(len(encoded))
-        self._content += encoded
+        self.number(len(text_bytes))
+        self._content += text_bytes
         return self
 
     def texts(self, values: Sequence[str]) -> Identity:

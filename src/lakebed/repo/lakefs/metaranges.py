@@ -86,8 +86,8 @@ def hash_rows(digest: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
 
 def hash_properties(digest: Any, properties: Mapping[str, str]) -> None:
     """Add the properties of a range to its hash, except `COMPUTED_PROPERTIES`."""
-    kept = {key: value for key, value in properties.items() if key not in COMPUTED_PROPERTIES}
-    digest.update(Identity().texts_by_text(kept).content())
+    hashed = {key: value for key, value in properties.items() if key not in COMPUTED_PROPERTIES}
+    digest.update(Identity().texts_by_text(hashed).content())
 
 
 class LakefsNamespace:

@@ -87,9 +87,9 @@ def is_restored(context: RepositoryContext, source: LakefsNamespace, dump: RefsD
         tags = {name: tag.commit_id for name, tag in list_tags(context, snapshot=snapshot)}
     if not branches:
         return False
-    for restored, id in ((branches, dump.branches_meta_range_id), (tags, dump.tags_meta_range_id)):
+    for refs, id in ((branches, dump.branches_meta_range_id), (tags, dump.tags_meta_range_id)):
         references = map(decode_lakefs_reference, source.records(id))
-        if any(restored.get(reference.name) != reference.commit_id for reference in references):
+        if any(refs.get(reference.name) != reference.commit_id for reference in references):
             return False
     return True
 
@@ -186,8 +186,8 @@ class _Restore:
         )
         pending: list[tuple[bytes, bytes]] = []
         for commit in _parents_first(commits):
-            made = self._commits[commit.id] = self._convert(commit)
-            pending.append((self._context.keys.commit(commit.id), encode_record(made)))
+            own_commit = self._commits[commit.id] = self._convert(commit)
+            pending.append((self._context.keys.commit(commit.id), encode_record(own_commit)))
             if len(pending) == _COMMITS_WRITTEN:
                 self._context.key_value.write(pending)
                 pending = []
@@ -222,26 +222,28 @@ class _Restore:
 
     def _metarange_of(self, metarange_id: str, base: Commit | None) -> MetarangeRef:
         """Write a commit's entries, as a change of its first parent's. A metarange of lakeFS is written only once."""
-        known = self._metaranges.get(metarange_id)
-        if known is not None:
-            return known
-        old = () if base is None else self._source.ranges(base.lakefs_metarange_id)
+        metarange = self._metaranges.get(metarange_id)
+        if metarange is not None:
+            return metarange
+        old_ranges = () if base is None else self._source.ranges(base.lakefs_metarange_id)
         new = self._source.ranges(metarange_id)
-        old_ids, new_ids = {range_.id for range_ in old}, {range_.id for range_ in new}
-        gone = [range_ for range_ in old if range_.id not in new_ids]
-        fresh = [range_ for range_ in new if range_.id not in old_ids]
-        changes = Changes(clears=_spans(gone), rows=lambda: self._rows(fresh), by_value=True)
-        applied = apply_changes(self._context.committed, EMPTY_METARANGE if base is None else base.metarange, changes)
-        self._metaranges[metarange_id] = applied.ref
-        return applied.ref
+        old_ids, new_ids = {range_.id for range_ in old_ranges}, {range_.id for range_ in new}
+        removed_ranges = [range_ for range_ in old_ranges if range_.id not in new_ids]
+        added_ranges = [range_ for range_ in new if range_.id not in old_ids]
+        changes = Changes(clears=_spans(removed_ranges), rows=lambda: self._rows(added_ranges), by_value=True)
+        application = apply_changes(
+            self._context.committed, EMPTY_METARANGE if base is None else base.metarange, changes
+        )
+        self._metaranges[metarange_id] = application.ref
+        return application.ref
 
     def _rows(self, ranges: list[LakefsRange]) -> Iterator[pa.RecordBatch]:
         for range_ in ranges:
             rows = self._source.rows(range_.id)
             for first in range(0, len(rows), _ROWS_OF_BATCH):
-                some = rows[first : first + _ROWS_OF_BATCH]
-                paths = [self._path(key) for key, _ in some]
-                yield rows_of(paths, [encode_entry(self._entry(value)) for _, value in some])
+                batch = rows[first : first + _ROWS_OF_BATCH]
+                paths = [self._path(key) for key, _ in batch]
+                yield rows_of(paths, [encode_entry(self._entry(value)) for _, value in batch])
 
     def _path(self, key: bytes) -> bytes:
         try:
@@ -327,16 +329,16 @@ def _parents_first(commits: dict[str, LakefsCommit]) -> Iterator[LakefsCommit]:
             children.setdefault(parent, []).append(commit.id)
         missing[commit.id] = len(parents)
     ready = [id for id, count in missing.items() if not count]
-    done = 0
+    done_count = 0
     while ready:
         id = ready.pop()
-        done += 1
+        done_count += 1
         yield commits[id]
         for child in children.get(id, ()):
             missing[child] -= 1
             if not missing[child]:
                 ready.append(child)
-    if done != len(commits):
+    if done_count != len(commits):
         raise Corruption("A commit of the dump descends from itself: make the dump again.", path="commits")
 
 

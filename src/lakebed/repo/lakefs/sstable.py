@@ -65,11 +65,11 @@ class SSTable:
                 f"{path} is a sorted table of version {version}, and version {FORMAT_VERSION} is read.", path=path
             )
         with _reading(path):
-            at = 1
+            position = 1
             handles = []
             for _ in range(2):
-                offset, at = read_varint(footer, at)
-                size, at = read_varint(footer, at)
+                offset, position = read_varint(footer, position)
+                size, position = read_varint(footer, position)
                 handles.append((offset, size))
             meta_index, self._index = handles
             blocks = {key: _handle(value) for key, value in _entries(self._block(*meta_index))}
@@ -128,8 +128,8 @@ class SSTable:
         plain_bytes, _ = read_varint(content, 0)
         if plain_bytes > _BLOCK_BYTES_MAX:
             raise Corruption(f"{self._path} has a block of {plain_bytes:,} bytes.", path=self._path)
-        plain: bytes = pa.Codec("snappy").decompress(content, decompressed_size=plain_bytes, asbytes=True)
-        return plain
+        plain_content: bytes = pa.Codec("snappy").decompress(content, decompressed_size=plain_bytes, asbytes=True)
+        return plain_content
 
 
 class _reading:  # noqa: N801  # a context manager, which reads as a verb
@@ -149,8 +149,8 @@ class _reading:  # noqa: N801  # a context manager, which reads as a verb
 
 
 def _handle(value: bytes) -> tuple[int, int]:
-    offset, at = read_varint(value, 0)
-    size, _ = read_varint(value, at)
+    offset, position = read_varint(value, 0)
+    size, _ = read_varint(value, position)
     return offset, size
 
 
@@ -159,20 +159,20 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     end = len(block) - 4 - 4 * restart_count
     if end < 0:
         raise Corruption(f"A block of {len(block):,} bytes has {restart_count:,} starts.")
-    at = 0
+    position = 0
     key = b""
-    while at < end:
-        shared, unshared, size = block[at], block[at + 1], block[at + 2]
-        if shared < 0x80 and unshared < 0x80 and size < 0x80:
-            at += 3
+    while position < end:
+        shared_bytes, unshared, size = block[position], block[position + 1], block[position + 2]
+        if shared_bytes < 0x80 and unshared < 0x80 and size < 0x80:
+            position += 3
         else:
-            shared, at = read_varint(block, at)
-            unshared, at = read_varint(block, at)
-            size, at = read_varint(block, at)
-        middle = at + unshared
+            shared_bytes, position = read_varint(block, position)
+            unshared, position = read_varint(block, position)
+            size, position = read_varint(block, position)
+        middle = position + unshared
         stop = middle + size
-        if shared > len(key) or stop > end:
+        if shared_bytes > len(key) or stop > end:
             raise Corruption("An entry of a block is longer than the block.")
-        key = key[:shared] + block[at:middle]
+        key = key[:shared_bytes] + block[position:middle]
         yield key, block[middle:stop]
-        at = stop
+        position = stop

@@ -39,13 +39,19 @@ class _Block:
         self._key = b""
 
     def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
+        shared_bytes = 0
         if self.count % self._restart_interval == 0:
             self._starts.append(self.size_bytes)
         else:
-            shared = _shared_bytes(self._key, key)
+            shared_bytes = _shared_bytes(self._key, key)
         piece = b"".join(
-            (encode_varint(shared), encode_varint(len(key) - shared), encode_varint(len(value)), key[shared:], value)
+            (
+                encode_varint(shared_bytes),
+                encode_varint(len(key) - shared_bytes),
+                encode_varint(len(value)),
+                key[shared_bytes:],
+                value,
+            )
         )
         self._pieces.append(piece)
         self.size_bytes += len(piece)

@@ -27,7 +27,7 @@ def write_symlinks(context: RepositoryContext, ref: str, *, prefix: str = "") ->
     Cost: a listing, and 1 PUT a folder. Memory: the entries of a folder and of the folders above it.
     """
     with at_reference(context, ref) as view:
-        rows = ((listed.path, listed.entry) for listed in view.list(prefix) if listed.entry is not None)
+        rows = ((item.path, item.entry) for item in view.list(prefix) if item.entry is not None)
         for folder, entries in _folders_of(rows):
             _write(context, ref, folder, entries)
     return context.store.url(SYMLINK_FOLDER)
@@ -40,15 +40,15 @@ def _folders_of(rows: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, list[E
         rows: in the order of paths. A folder's entries and those of its subfolders are mixed in this order, so a folder
             stays open while paths begin with it.
     """
-    above: list[tuple[str, list[Entry]]] = []
+    parents: list[tuple[str, list[Entry]]] = []
     for path, entry in rows:
         folder = path.rpartition("/")[0]
-        while above and above[-1][0] and not f"{folder}/".startswith(f"{above[-1][0]}/"):
-            yield above.pop()
-        if not above or above[-1][0] != folder:
-            above.append((folder, []))
-        above[-1][1].append(entry)
-    yield from reversed(above)
+        while parents and parents[-1][0] and not f"{folder}/".startswith(f"{parents[-1][0]}/"):
+            yield parents.pop()
+        if not parents or parents[-1][0] != folder:
+            parents.append((folder, []))
+        parents[-1][1].append(entry)
+    yield from reversed(parents)
 
 
 def _write(context: RepositoryContext, ref: str, folder: str, entries: list[Entry]) -> None:

@@ -32,12 +32,12 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def encode_varint(value: int) -> bytes:
     """Encode an unsigned number in its shortest form."""
-    encoded = bytearray()
+    varint = bytearray()
     while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
+        varint.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    varint.append(value)
+    return bytes(varint)
 
 
 def read_signed(data: bytes, at: int) -> tuple[int, int]:
@@ -58,25 +58,29 @@ def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         Corruption: the bytes are not a message.
     Cost: about 0.5 us a field.
     """
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = read_varint(message, at)
+    position, end = 0, len(message)
+    while position < end:
+        tag, position = read_varint(message, position)
         kind = tag & 7
         if kind == _BYTES:
-            size, at = read_varint(message, at)
-            if at + size > end:
-                raise Corruption(f"A field of {size:,} bytes begins {end - at:,} bytes before the end of its message.")
-            yield tag >> 3, message[at : at + size]
-            at += size
+            size, position = read_varint(message, position)
+            if position + size > end:
+                raise Corruption(
+                    f"A field of {size:,} bytes begins {end - position:,} bytes before the end of its message."
+                )
+            yield tag >> 3, message[position : position + size]
+            position += size
         elif kind == _VARINT:
-            value, at = read_varint(message, at)
+            value, position = read_varint(message, position)
             yield tag >> 3, value
         elif kind in (_FIXED_64, _FIXED_32):
             size = 8 if kind == _FIXED_64 else 4
-            if at + size > end:
-                raise Corruption(f"A number of {size} bytes begins {end - at} bytes before the end of its message.")
-            yield tag >> 3, int.from_bytes(message[at : at + size], "little")
-            at += size
+            if position + size > end:
+                raise Corruption(
+                    f"A number of {size} bytes begins {end - position} bytes before the end of its message."
+                )
+            yield tag >> 3, int.from_bytes(message[position : position + size], "little")
+            position += size
         else:
             raise Corruption(f"A field has the wire type {kind}, which no message has.")
 

@@ -108,11 +108,11 @@ def parse_action(raw: bytes, *, file: str) -> Action:
         hooks = document.get("hooks")
         if not isinstance(hooks, list) or not 0 < len(hooks) <= _HOOKS_MAX:
             raise _invalid(f"it has no list of 1 to {_HOOKS_MAX} hooks")
-        parsed = tuple(map(_parse_hook, hooks))
-        if len({hook.id for hook in parsed}) < len(parsed):
+        parsed_hooks = tuple(map(_parse_hook, hooks))
+        if len({hook.id for hook in parsed_hooks}) < len(parsed_hooks):
             raise _invalid("two of its hooks have one id")
         name = document.get("name")
-        return Action(name if isinstance(name, str) and name else file, events, parsed)
+        return Action(name if isinstance(name, str) and name else file, events, parsed_hooks)
     except InvalidRequest as error:
         raise InvalidRequest(
             f"The action {file} cannot be used: {error.message} Change the file.", kind="invalid_action", file=file
@@ -260,9 +260,9 @@ def _parse_timeout(given: Any, *, hook: str) -> int:
 
 
 def _check_names(given: Mapping[Any, Any], known: set[str], *, where: str) -> None:
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise _invalid(f"{where} has {format_value(unknown[0])[:50]}, which means nothing here")
+    unknown_names = [name for name in given if name not in known]
+    if unknown_names:
+        raise _invalid(f"{where} has {format_value(unknown_names[0])[:50]}, which means nothing here")
 
 
 def _invalid(sentence: str) -> InvalidRequest:

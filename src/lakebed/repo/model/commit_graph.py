@@ -113,10 +113,10 @@ def decode_segment(raw: bytes, *, first: int) -> Segment:
 def path_keys(path: bytes) -> list[bytes]:
     """The keys of a path in a filter: the path, and every folder that contains it."""
     keys = [path]
-    at = path.find(b"/")
-    while at >= 0:
-        keys.append(path[: at + 1])
-        at = path.find(b"/", at + 1)
+    position = path.find(b"/")
+    while position >= 0:
+        keys.append(path[: position + 1])
+        position = path.find(b"/", position + 1)
     return keys
 
 
@@ -273,10 +273,10 @@ class CommitGraph:
     def up_to(self, position: int) -> Flags:
         """For each commit, whether it is the one at `position`, or before it in the order of a walk (`order_of`)."""
         generation, time = self.generations[position], self.times[position]
-        same = self.generations == generation
-        flags: Flags = (self.generations > generation) | (same & (self.times > time))
+        is_same_generation = self.generations == generation
+        flags: Flags = (self.generations > generation) | (is_same_generation & (self.times > time))
         id = self.id_at(position)
-        for tie in np.flatnonzero(same & (self.times == time)).tolist():
+        for tie in np.flatnonzero(is_same_generation & (self.times == time)).tolist():
             flags[tie] = self.id_at(tie) <= id
         return flags
 

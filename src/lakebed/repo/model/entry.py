@@ -53,10 +53,10 @@ _decode: Final = msgpack_decoder(Entry).decode
 
 def encode_entry(entry: Entry) -> bytes:
     """Encode an entry as the value of a path. Equal entries have equal bytes. Cost: about 1.5 us."""
-    same: tuple[Any, ...] = (entry.checksum, entry.size_bytes, entry.content_type, entry.metadata)
+    identity: tuple[Any, ...] = (entry.checksum, entry.size_bytes, entry.content_type, entry.metadata)
     if not entry.checksum:
-        same += (entry.address,)  # only the address identifies the bytes
-    return blake2b(_encode(same), digest_size=IDENTITY_BYTES).digest() + _encode(entry)
+        identity += (entry.address,)  # only the address identifies the bytes
+    return blake2b(_encode(identity), digest_size=IDENTITY_BYTES).digest() + _encode(entry)
 
 
 def encode_entries(entries: Sequence[Entry]) -> list[bytes]:
@@ -143,10 +143,10 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
     rows = np.flatnonzero(lengths)
     if not len(rows):
         return sizes
-    known = np.zeros(len(rows), np.bool_)
+    is_known = np.zeros(len(rows), np.bool_)
     if int(lengths[rows].min()) >= IDENTITY_BYTES + _NUMBER_BYTES:
-        sizes[rows], known = _sizes_behind_addresses(values, offsets[:-1][rows], offsets[1:][rows])
-    for row in rows[~known].tolist():
+        sizes[rows], is_known = _sizes_behind_addresses(values, offsets[:-1][rows], offsets[1:][rows])
+    for row in rows[~is_known].tolist():
         size_bytes = decode_entry(values[row].as_py(), where=where).size_bytes
         if size_bytes < 0:
             raise Corruption(f"An entry of {where} is damaged: its size is {size_bytes:,} bytes.", path=where)
@@ -179,12 +179,12 @@ def _sizes_behind_addresses(
         ends[is_long] = begins[is_long] + 3 + content[begins[is_long] + 2]
     kinds = content[np.minimum(ends, last)]
     is_number = (kinds >= _UINT_8) & (kinds <= _UINT_64)
-    known = (content[begins] == _ENTRY) & (((letters & ~_FIXED_STR_LENGTH) == _FIXED_STR) | is_long)
-    known &= (is_number | (kinds <= _FIXED_NUMBER_MAX)) & (ends + 1 + _NUMBER_BYTES <= stops)
+    is_known = (content[begins] == _ENTRY) & (((letters & ~_FIXED_STR_LENGTH) == _FIXED_STR) | is_long)
+    is_known &= (is_number | (kinds <= _FIXED_NUMBER_MAX)) & (ends + 1 + _NUMBER_BYTES <= stops)
     numbers = np.ndarray(len(content) - _NUMBER_BYTES + 1, ">u8", cast(Any, content), 0, (1,))
     bits = np.where(is_number, 8 << (kinds & 3), 64).astype(np.uint64)
-    values_behind = numbers[np.where(known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
-    return np.where(is_number, values_behind, kinds), known
+    values_behind = numbers[np.where(is_known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
+    return np.where(is_number, values_behind, kinds), is_known
 
 
 def new_address(environment: Environment) -> str:

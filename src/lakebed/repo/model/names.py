@@ -86,15 +86,15 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
         names: the existing repositories that the caller may see.
         url: where it was searched.
     """
-    near = difflib.get_close_matches(name, names, n=3)
-    if near:
-        hint = f"Did you mean {' or '.join(near)}?"
+    similar = difflib.get_close_matches(name, names, n=3)
+    if similar:
+        hint = f"Did you mean {' or '.join(similar)}?"
     elif names:
         hint = f"It has {list_some(names)}."
     else:
         hint = "It has none yet."
     return NotFound(
-        f"There is no repository {name!r} at {url}. {hint}", kind="repository_not_found", repository=name, near=near
+        f"There is no repository {name!r} at {url}. {hint}", kind="repository_not_found", repository=name, near=similar
     )
 
 
@@ -169,10 +169,10 @@ def check_path(path: object, *, writing: bool = False) -> bytes:
 def check_paths(paths: Sequence[str]) -> list[bytes]:
     """`check_path` for many paths to write, in order. Cost: about 0.1 us a path if all are valid."""
     if set(map(type, paths)) <= {str}:
-        joined = "\n".join(paths)
-        reserved = any(prefix in joined for prefix in RESERVED_PREFIXES)
-        if "\0" not in joined and ".." not in joined and not reserved and is_utf8(joined):
-            keys = joined.encode().split(b"\n") if paths else []
+        text = "\n".join(paths)
+        reserved = any(prefix in text for prefix in RESERVED_PREFIXES)
+        if "\0" not in text and ".." not in text and not reserved and is_utf8(text):
+            keys = text.encode().split(b"\n") if paths else []
             if len(keys) == len(paths) and all(keys) and max(map(len, keys), default=0) <= PATH_BYTES_MAX:
                 return keys
     # A path may be invalid, or has more than one line: check each, for the exact error.

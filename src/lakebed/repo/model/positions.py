@@ -48,7 +48,7 @@ def parse_position(text: str) -> tuple[str, Sequence[str] | None]:
         raise _invalid(text) from error
     if not raw or len(raw) % _ID_BYTES or len(raw) > _WAITING_MAX * _ID_BYTES:
         raise _invalid(text)
-    return id, [raw[at : at + _ID_BYTES].hex() for at in range(0, len(raw), _ID_BYTES)]
+    return id, [raw[start : start + _ID_BYTES].hex() for start in range(0, len(raw), _ID_BYTES)]
 
 
 def _invalid(text: str) -> InvalidRequest:

@@ -85,18 +85,18 @@ def upload_to(
     environment: Environment,
 ) -> Entry:
     """As `upload`, with only the storage namespace: for tasks of a job, which have no records."""
-    kept = check_metadata(metadata, content_type=content_type)
+    checked_metadata = check_metadata(metadata, content_type=content_type)
     address = new_address(environment)
     digest = hashlib.md5(usedforsecurity=False)
-    whole = whole_body(content)
-    if whole is not None:
-        digest.update(whole)
-        put_new(store, address, whole)
-        size_bytes = len(whole)
+    body = whole_body(content)
+    if body is not None:
+        digest.update(body)
+        put_new(store, address, body)
+        size_bytes = len(body)
     else:
         chunks = _digest_chunks(cast(Iterable[Buffer], content), digest.update)
         size_bytes = store.put_stream(address, chunks, create_only=True)
-    return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, kept)
+    return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, checked_metadata)
 
 
 def upload_each(context: RepositoryContext, objects: Iterable[tuple[Buffer, str, dict[str, str]]]) -> list[Entry]:
@@ -140,8 +140,8 @@ def _digest_chunks(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -
 
 def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CONTENT_TYPE) -> dict[str, str]:
     """Return a copy of the metadata, if an entry can have it. Raises `InvalidRequest` (``invalid_metadata``)."""
-    kept = {} if metadata is None else dict(metadata)
-    texts = [content_type, *kept, *kept.values()]
+    checked = {} if metadata is None else dict(metadata)
+    texts = [content_type, *checked, *checked.values()]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest(
             "An object's metadata and content type are text, names and values alike.", kind="invalid_metadata"
@@ -158,7 +158,7 @@ def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CO
             "larger into an object of its own.",
             kind="invalid_metadata",
         )
-    return kept
+    return checked
 
 
 def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
@@ -177,8 +177,8 @@ def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
     for _ in range(LOOKS_MAX - 1):
         try:
             return read(entry)
-        except NotFound as gone:
-            entry = find_newer(find, entry, gone=gone)
+        except NotFound as error:
+            entry = find_newer(find, entry, gone=error)
     return read(entry)
 
 
@@ -317,10 +317,10 @@ class _RangesFile(io.RawIOBase):
             try:
                 body = memoryview(self._read_range((self._position, end)))
                 break
-            except NotFound as gone:
+            except NotFound as error:
                 if self._look_again is None or not looks_left:
                     raise
-                self._size_bytes = self._look_again(gone)
+                self._size_bytes = self._look_again(error)
                 looks_left -= 1
         self._look_again = None
         self._position += len(body)
@@ -392,18 +392,18 @@ def address_of(context: RepositoryContext, url: str) -> str:
             ``invalid_url``, ``import_not_allowed``.
     Cost: none.
     """
-    inside = url.removeprefix(context.store.root_url + "/")
-    if is_foreign(inside):
-        context.foreign.check([inside])
-        return inside
-    if address_ulid(inside) is None and not is_upload(inside):
+    address = url.removeprefix(context.store.root_url + "/")
+    if is_foreign(address):
+        context.foreign.check([address])
+        return address
+    if address_ulid(address) is None and not is_upload(address):
         raise InvalidRequest(
             f"{url!r} is not an address of an object of repository {context.name}: link what was uploaded to an "
             "address that it gave, or import from outside of its namespace.",
             kind="invalid_address",
             address=url,
         )
-    return inside
+    return address
 
 
 def link_object(
@@ -428,11 +428,11 @@ def link_object(
         NotFound: there are no bytes.
     Cost: 1 HEAD; in a local folder also an fsync; for bytes that were put to a signed URL also 1 HEAD and 1 COPY.
     """
-    kept = check_metadata(metadata, content_type=content_type)
+    checked_metadata = check_metadata(metadata, content_type=content_type)
     address = address_of(context, url)
     if is_upload(address):
         address = _take_over(context, address)
-    entry = Entry(address, 0, checksum or "", context.now_ms(), content_type, kept)
+    entry = Entry(address, 0, checksum or "", context.now_ms(), content_type, checked_metadata)
     store, path = _locate(context, entry)
     with _explain_missing(context, entry):
         meta = store.head(path)

@@ -86,13 +86,13 @@ def stream_object(
 
 
 def _check(store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer], size_bytes: int) -> Iterator[Buffer]:
-    given = 0
+    given_bytes = 0
     for chunk in chunks:
-        is_first, given = given == 0, given + memoryview(chunk).nbytes
-        if given >= size_bytes and not is_first and is_foreign(entry.address):
+        is_first, given_bytes = given_bytes == 0, given_bytes + memoryview(chunk).nbytes
+        if given_bytes >= size_bytes and not is_first and is_foreign(entry.address):
             check_source(entry, store.head(path))
         yield chunk
-    if given != size_bytes:
+    if given_bytes != size_bytes:
         raise _wrong_size(store, path, entry)
 
 

@@ -107,9 +107,16 @@ class ForeignStores:
         policy = self._policy
         if policy is not None:
             policy = replace(policy, taken=_Known(tuple(policy.taken())))
-        opened = self._opened
-        given = (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited, self._namespace)
-        return _reopen, given
+        opening = self._opened
+        arguments = (
+            opening.scheme,
+            opening.storage_options,
+            policy,
+            self._repository,
+            self._is_limited,
+            self._namespace,
+        )
+        return _reopen, arguments
 
     def of(self, repository: str, *, is_limited: bool = False, namespace: str | None = None) -> ForeignStores:
         """Return a view for one repository. The stores are shared.
@@ -167,15 +174,15 @@ class ForeignStores:
         """
         if self._policy is None:
             return
-        judged: set[str] = set()
+        judged_folders: set[str] = set()
         for address in addresses:
             folder, _, name = address.rpartition("/")
             is_plain = name not in ("", ".", "..") and "\0" not in name
-            if is_plain and folder in judged:
+            if is_plain and folder in judged_folders:
                 continue
             self.locate_new(address)
             if is_plain:
-                judged.add(folder)
+                judged_folders.add(folder)
 
     def _locate(self, address: str, *, use: Use) -> tuple[ObjectStore, str]:
         url = parse_url(address)
@@ -206,10 +213,10 @@ class ForeignStores:
             path = path_inside(real, self._namespace)
             if path and is_of_lakefs(path) and path.partition("/")[0] != LAKEFS_FOLDER:
                 return real
-        limited = self._is_limited and use != "read"
-        reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=limited)
+        is_limited = self._is_limited and use != "read"
+        reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=is_limited)
         if reason is not None:
-            raise refusal_error(address, reason, repository=self._repository, is_limited=limited)
+            raise refusal_error(address, reason, repository=self._repository, is_limited=is_limited)
         return real
 
 

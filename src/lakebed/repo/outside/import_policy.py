@@ -92,23 +92,23 @@ class ImportPolicy:
 
         Cost: no request to a store; for a URL inside the storage, a scan of the records of repositories.
         """
-        allowed = [
+        allowed_folders = [
             folder.url
             for folder in self.allowed
             if folder.repository == repository or (folder.repository is None and (use == "read" or not is_limited))
         ]
-        inside = None if self.root is None else path_inside(url, self.root)
-        if inside is None:
-            if not any(path_inside(url, folder) is not None for folder in allowed):
+        relative = None if self.root is None else path_inside(url, self.root)
+        if relative is None:
+            if not any(path_inside(url, folder) is not None for folder in allowed_folders):
                 return "it is not among the places that objects may be imported from"
             if self._holds(url, use=use):
                 return "the storage of the repositories or their records are in it"
             return None
         assert self.root is not None
-        near = [folder for folder in allowed if path_inside(folder, self.root) is not None]
-        if not any(path_inside(url, folder) is not None for folder in near):
+        own_folders = [folder for folder in allowed_folders if path_inside(folder, self.root) is not None]
+        if not any(path_inside(url, folder) is not None for folder in own_folders):
             return "it is in the storage of the repositories, of which nothing is allowed but what is named"
-        if self._holds(url, use=use) or self._is_taken(inside):
+        if self._holds(url, use=use) or self._is_taken(relative):
             return "it belongs to the records, to a repository or to another store, and copies are made of these"
         return None
 
@@ -146,26 +146,26 @@ def _inside_folder(path: str, folder: str) -> str | None:
     if path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     try:
-        wanted = os.stat(folder)
+        folder_stat = os.stat(folder)
     except OSError:
         return None
-    for above in _upwards(path):
+    for parent in _upwards(path):
         try:
-            status = os.stat(above)
+            status = os.stat(parent)
         except OSError:
             continue
-        if os.path.samestat(status, wanted):
-            return path[len(above) :].strip("/")
+        if os.path.samestat(status, folder_stat):
+            return path[len(parent) :].strip("/")
     return None
 
 
 def _upwards(path: str) -> Iterator[str]:
     while True:
         yield path
-        above = os.path.dirname(path)
-        if above == path:
+        parent = os.path.dirname(path)
+        if parent == path:
             return
-        path = above
+        path = parent
 
 
 def refusal_error(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:

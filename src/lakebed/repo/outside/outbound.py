@@ -147,7 +147,7 @@ def post(
     except (UnicodeError, HTTPError) as error:
         raise Unavailable("was not called: its URL cannot be read", kind="no_answer") from error
     shown_host = host_in_url(host)
-    sent = {
+    headers_sent = {
         **(headers or {}),
         "Host": shown_host if parts.port is None else f"{shown_host}:{port}",
         "Content-Type": "application/json",
@@ -159,7 +159,7 @@ def post(
         problem: HTTPError | None = None
         for address in addresses:
             with _pool(parts.scheme, str(address), port, host=host, end_s=end_s) as pool:
-                status, problem, is_sent = _ask(pool, target, body, sent)
+                status, problem, is_sent = _ask(pool, target, body, headers_sent)
             if status is not None:
                 return status
             if is_sent:
@@ -255,10 +255,10 @@ def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
 
 def _is_allowed(address: Address, port: int, *, allowed: AllowedHosts) -> bool:
     """Whether an address is public or listed. An IPv4 address mapped to IPv6 counts as the IPv4 address."""
-    meant = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
-    if allowed.has_address(meant, port) or allowed.has_address(address, port):
+    real_address = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
+    if allowed.has_address(real_address, port) or allowed.has_address(address, port):
         return True
-    return _is_public(meant)
+    return _is_public(real_address)
 
 
 def _is_public(address: Address) -> bool:

@@ -79,10 +79,10 @@ class Counters:
         """
         with self._lock:
             self._changes += 1
-            counted = self._tokens.pop(branch, {})
-            kept = {token: counts for token, counts in counted.items() if token in tokens}
-            if kept:
-                self._tokens[branch] = kept
+            counts_by_token = self._tokens.pop(branch, {})
+            remaining = {token: counts for token, counts in counts_by_token.items() if token in tokens}
+            if remaining:
+                self._tokens[branch] = remaining
             self._sealed[branch] = sealed_count
 
     @contextmanager
@@ -127,10 +127,10 @@ class Counters:
             return {branch: self._sum(branch) for branch in self._sealed}
 
     def _sum(self, branch: str) -> BranchCounts:
-        counted = self._tokens.get(branch, {}).values()
+        counts = self._tokens.get(branch, {}).values()
         return BranchCounts(
-            staged_entries=max(0, sum(entries for entries, _ in counted)),
-            tombstones=max(0, sum(tombstones for _, tombstones in counted)),
+            staged_entries=max(0, sum(entries for entries, _ in counts)),
+            tombstones=max(0, sum(tombstones for _, tombstones in counts)),
             sealed_tokens=self._sealed.get(branch, 0),
         )
 
@@ -138,7 +138,9 @@ class Counters:
         """What was counted in the store: by token, entries and tombstones. More of a token counted here stays."""
         with self._lock:
             self._changes += 1
-            known = self._tokens.get(branch, {})
-            merged = {token: list(map(max, counts, known.get(token, (0, 0)))) for token, counts in counted.items()}
-            self._tokens[branch] = {**known, **merged}
+            old_counts = self._tokens.get(branch, {})
+            merged_counts = {
+                token: list(map(max, counts, old_counts.get(token, (0, 0)))) for token, counts in counted.items()
+            }
+            self._tokens[branch] = {**old_counts, **merged_counts}
             self._sealed[branch] = sealed_count

@@ -123,9 +123,9 @@ class Hooks:
             InvalidRequest: kind ``invalid_hook``: there is no such event.
         """
         _check_event(event)
-        shown = name or str(getattr(hook, "__name__", type(hook).__name__))
+        hook_name = name or str(getattr(hook, "__name__", type(hook).__name__))
         with self._lock:
-            self._registered = (*self._registered, (event, shown, hook))
+            self._registered = (*self._registered, (event, hook_name, hook))
 
     def remove(self, hook: Hook) -> None:
         """Unregister a function from every event."""
@@ -155,31 +155,31 @@ class Hooks:
         Returns:
             Those that failed, which are kept in `failures` too.
         """
-        failed = [HookFailure(name, call, reason) for name, reason, _ in self._run(call, until_failure=False)]
-        self.failures.extend(failed)
-        return failed
+        failures = [HookFailure(name, call, reason) for name, reason, _ in self._run(call, until_failure=False)]
+        self.failures.extend(failures)
+        return failures
 
     def _run(self, call: HookCall, *, until_failure: bool) -> list[tuple[str, str, BaseException | None]]:
-        failed: list[tuple[str, str, BaseException | None]] = []
+        failures: list[tuple[str, str, BaseException | None]] = []
         for event, name, hook in self._registered:
-            if event == call.event and not (failed and until_failure):
+            if event == call.event and not (failures and until_failure):
                 error = _call_hook(hook, call)
                 if error is not None:
-                    failed.append((name, str(error) or type(error).__name__, error))
+                    failures.append((name, str(error) or type(error).__name__, error))
         try:
             posted = [webhook for webhook in self._webhooks() if call.event in webhook.events]
         except LakebedError as error:
             if until_failure:
                 raise  # nothing has happened yet
-            failed.append(("webhooks", str(error), error))
+            failures.append(("webhooks", str(error), error))
             posted = []
         for webhook in posted:
-            if not (failed and until_failure):
+            if not (failures and until_failure):
                 reason = _post(webhook, call, allowed=self.allowed)
                 if reason is not None:
-                    failed.append((webhook.name, reason, None))
-        FAILURES.add(len(failed), call.event)
-        return failed
+                    failures.append((webhook.name, reason, None))
+        FAILURES.add(len(failures), call.event)
+        return failures
 
     def _webhooks(self) -> tuple[Webhook, ...]:
         if self._key_value is None or self._keys is None:
@@ -198,7 +198,7 @@ def _call_hook(hook: Hook, call: HookCall) -> Exception | None:
 
 def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
     """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
-    shown = redact_url(webhook.url)
+    shown_url = redact_url(webhook.url)
     try:
         status = post(
             webhook.url,
@@ -208,8 +208,8 @@ def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | N
             owner=call.repository,
         )
     except LakebedError as error:
-        return f"{shown} {error.message}"
-    return None if 200 <= status < 300 else f"{shown} answered {status}"
+        return f"{shown_url} {error.message}"
+    return None if 200 <= status < 300 else f"{shown_url} answered {status}"
 
 
 def webhooks(key_value: KeyValue, *, keys: Keys) -> tuple[Webhook, ...]:

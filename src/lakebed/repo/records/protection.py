@@ -134,19 +134,19 @@ def set_protected(
         Conflict: kind ``protection_moved``: the rules have another tag.
     Cost: 1 write of the key-value store; with `expected` also 1 read.
     """
-    checked = _check_rules(rules)
+    checked_rules = _check_rules(rules)
     key = context.keys.setting(_SETTING)
     if expected is None:
-        context.key_value.set(key, encode_record(_Rules(checked)))
-        return checked
+        context.key_value.set(key, encode_record(_Rules(checked_rules)))
+        return checked_rules
     raw = context.key_value.get(key)
     try:
         if _tag(raw) not in expected and not (raw is None and "" in expected):
             raise _rules_moved(context)
-        context.key_value.set_if(key, encode_record(_Rules(checked)), expected=raw)
+        context.key_value.set_if(key, encode_record(_Rules(checked_rules)), expected=raw)
     except Conflict:
         raise _rules_moved(context) from None
-    return checked
+    return checked_rules
 
 
 def _rules_moved(context: RepositoryContext) -> Conflict:
@@ -182,15 +182,15 @@ def unprotect(context: RepositoryContext, pattern: str) -> None:
     """
 
     def without(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
-        kept = tuple(rule for rule in rules if rule.pattern != pattern)
-        if len(kept) == len(rules):
+        remaining = tuple(rule for rule in rules if rule.pattern != pattern)
+        if len(remaining) == len(rules):
             patterns = ", ".join(rule.pattern for rule in rules) or "there are none"
             raise NotFound(
                 f"Repository {context.name} protects no branches by the pattern {pattern!r}; its patterns: {patterns}.",
                 kind="protection_not_found",
                 pattern=pattern,
             )
-        return kept
+        return remaining
 
     _change(context, without)
 
@@ -202,9 +202,9 @@ def _change(
     key = context.keys.setting(_SETTING)
     for tries in range(1, _TRIES_MAX + 1):
         raw = context.key_value.get(key)
-        changed = encode_record(_Rules(_check_rules(change(_decode(raw, key).rules))))
+        new_raw = encode_record(_Rules(_check_rules(change(_decode(raw, key).rules))))
         try:
-            context.key_value.set_if(key, changed, expected=raw)
+            context.key_value.set_if(key, new_raw, expected=raw)
         except Conflict:
             if tries == _TRIES_MAX:
                 of = f"the protected branches of repository {context.name}"
@@ -215,20 +215,20 @@ def _change(
 
 def _check_rules(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
     """The rules in the order of patterns."""
-    known = get_args(Blocked)
+    verbs = get_args(Blocked)
     for rule in rules:
         if not isinstance(rule.pattern, str) or not 0 < len(rule.pattern) <= NAME_CHARACTERS_MAX:
             raise _invalid(
                 f"A pattern of branches has 1 to {NAME_CHARACTERS_MAX} characters: {rule.pattern!r} has not."
             )
-        if not rule.blocked or not set(rule.blocked) <= set(known):
-            asked = ", ".join(map(str, rule.blocked)) or "nothing"
-            raise _invalid(f"The pattern {rule.pattern!r} cannot block {asked}: choose of {', '.join(known)}.")
-    ordered = sorted(rules, key=lambda rule: rule.pattern)
-    for first, other in pairwise(ordered):
-        if first.pattern == other.pattern:
+        if not rule.blocked or not set(rule.blocked) <= set(verbs):
+            blocked_text = ", ".join(map(str, rule.blocked)) or "nothing"
+            raise _invalid(f"The pattern {rule.pattern!r} cannot block {blocked_text}: choose of {', '.join(verbs)}.")
+    sorted_rules = sorted(rules, key=lambda rule: rule.pattern)
+    for first, second in pairwise(sorted_rules):
+        if first.pattern == second.pattern:
             raise _invalid(f"The pattern {first.pattern!r} is there twice: give each once.")
-    return tuple(ordered)
+    return tuple(sorted_rules)
 
 
 def _invalid(sentence: str) -> InvalidRequest:

@@ -70,11 +70,11 @@ def create_pull(
         raise InvalidRequest(
             f"A pull request merges a branch into another one, and {source!r} was given as both.", kind="same_branch"
         )
-    made = PullRequest(title, source, destination, author, context.now_ms(), description)
+    pull = PullRequest(title, source, destination, author, context.now_ms(), description)
     id = context.moves.mint()
     key = context.keys.pull(id)
     # A branch that goes meanwhile is met by the merge; a repository that is deleted meanwhile must gain no record.
-    write_unique(context.key_value, [(key, _encode(made))], expected={key: None, context.keys.deleted: None})
+    write_unique(context.key_value, [(key, _encode(pull))], expected={key: None, context.keys.deleted: None})
     return id
 
 
@@ -124,13 +124,13 @@ def update_pull(
     check_not_read_only(context)
 
     def change(pull: PullRequest) -> PullRequest:
-        changed = msgspec.structs.replace(
+        new_pull = msgspec.structs.replace(
             pull,
             title=pull.title if title is None else title,
             description=pull.description if description is None else description,
         )
         if status is None or status == pull.status:
-            return changed
+            return new_pull
         if "merged" in (status, pull.status):
             raise InvalidRequest(
                 f"Pull request {id} is {pull.status}, and cannot be made {status}: merge an open one, and make another "
@@ -138,7 +138,7 @@ def update_pull(
                 kind="pull_merged",
             )
         closed_at_ms = context.now_ms() if status == "closed" else None
-        return msgspec.structs.replace(changed, status=status, closed_at_ms=closed_at_ms)
+        return msgspec.structs.replace(new_pull, status=status, closed_at_ms=closed_at_ms)
 
     return _change(context, id, change)
 
@@ -159,22 +159,22 @@ def encode_merged(context: RepositoryContext, id: str, commit_id: str) -> tuple[
     """
     raw, pull = _load(context, id)
     check_open(id, pull)
-    merged = msgspec.structs.replace(
+    merged_pull = msgspec.structs.replace(
         pull,
         status="merged",
         merged_commit_id=commit_id,
         closed_at_ms=context.now_ms(),
         change_count=pull.change_count + 1,
     )
-    return raw, encode_record(merged)
+    return raw, encode_record(merged_pull)
 
 
 def _change(context: RepositoryContext, id: str, change: Callable[[PullRequest], PullRequest]) -> PullRequest:
     for _ in range(_TRIES_MAX):
         raw, pull = _load(context, id)
-        changed = msgspec.structs.replace(change(pull), change_count=pull.change_count + 1)
-        if replace_record(context.key_value, context.keys.pull(id), _encode(changed), expected=raw):
-            return changed
+        new_pull = msgspec.structs.replace(change(pull), change_count=pull.change_count + 1)
+        if replace_record(context.key_value, context.keys.pull(id), _encode(new_pull), expected=raw):
+            return new_pull
     raise race_error("change", of=f"pull request {id}", kind="pull_moved", repository=context.name)
 
 

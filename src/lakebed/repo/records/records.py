@@ -86,21 +86,21 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
     """
     try:
         if kind in _KEPT_KINDS and len(raw) <= _KEPT_BYTES_MAX:
-            kept: R = _decode_kept(raw, kind)
-            return kept
+            record: R = _decode_kept(raw, kind)
+            return record
         return decode_json(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
-        shown = key.decode(errors="backslashreplace")
-        if (unknown := find_unknown_part(error)) is not None:
-            part, name = unknown
+        key_text = key.decode(errors="backslashreplace")
+        if (unknown_part := find_unknown_part(error)) is not None:
+            part, name = unknown_part
             raise UnsupportedFormat(
-                f"The record at {shown} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",
-                path=shown,
+                f"The record at {key_text} has a {part} {name!r} that this lakebed does not know: upgrade lakebed.",
+                path=key_text,
                 unknown=name,
             ) from error
         raise Corruption(
-            f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
-            path=shown,
+            f"The record at {key_text} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
+            path=key_text,
         ) from error
 
 
@@ -170,15 +170,15 @@ def refuse_unknown(snapshot: KeyValueSnapshot, keys: Keys, *, name: str) -> None
     key = repository_key(name)
     if (raw := snapshot.get(key)) is not None:
         decode_whole(raw, RepositoryRecord, key=key)
-    for prefix, known in ((keys.root, RECORD_FOLDERS), (keys.setting(), SETTINGS)):
+    for prefix, known_names in ((keys.root, RECORD_FOLDERS), (keys.setting(), SETTINGS)):
         start, end = prefix_range(prefix)
         while (row := next(iter(snapshot.scan(start, end)), None)) is not None:
             folder, slash, _ = row[0][len(prefix) :].partition(b"/")
-            if folder not in known:
-                shown = row[0].decode(errors="backslashreplace")
+            if folder not in known_names:
+                key_text = row[0].decode(errors="backslashreplace")
                 raise UnsupportedFormat(
-                    f"There is a record at {shown}, of a kind that this lakebed does not know: upgrade lakebed.",
-                    path=shown,
+                    f"There is a record at {key_text}, of a kind that this lakebed does not know: upgrade lakebed.",
+                    path=key_text,
                 )
             start = prefix + folder + (b"0" if slash else b"\0")  # "0" is right behind the slash
 
@@ -196,16 +196,16 @@ def trim_records(key_value: KeyValue, prefix: bytes, is_old: Callable[[bytes, by
         Corruption: a record is damaged, where `is_old` decodes it.
     Cost: 1 scan, and 1 write for every 1,000 records that are removed.
     """
-    removed = 0
+    removed_count = 0
     with key_value.snapshot() as snapshot:
-        old = (row for row in snapshot.scan(*prefix_range(prefix)) if is_old(*row))
-        while batch := dict(islice(old, min(_TRIM_BATCH_COUNT, _TRIM_COUNT_MAX - removed))):
+        old_rows = (row for row in snapshot.scan(*prefix_range(prefix)) if is_old(*row))
+        while batch := dict(islice(old_rows, min(_TRIM_BATCH_COUNT, _TRIM_COUNT_MAX - removed_count))):
             try:
                 key_value.write(deletes=batch, expected=batch)
             except Conflict:
                 break  # one of them changed just now: the others are removed by the next call
-            removed += len(batch)
-    return removed
+            removed_count += len(batch)
+    return removed_count
 
 
 def new_token(environment: Environment, *, clears: str | None = None) -> StagingToken:

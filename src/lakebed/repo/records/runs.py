@@ -95,12 +95,12 @@ def trim_runs(context: RepositoryContext) -> int:
         ids = (id for number, (id, _) in enumerate(list_runs(context)) if number >= RUNS_MAX or id > oldest)
         return list(islice(ids, _DELETED_AT_ONCE))
 
-    gone = find_old(context.now_ms())
-    if gone:
-        gone = find_old(context.earlier_ms())
-    if gone:
-        context.key_value.write(deletes=[context.keys.run(id) for id in gone])
-    return len(gone)
+    old_runs = find_old(context.now_ms())
+    if old_runs:
+        old_runs = find_old(context.earlier_ms())
+    if old_runs:
+        context.key_value.write(deletes=[context.keys.run(id) for id in old_runs])
+    return len(old_runs)
 
 
 def cut_output(text: str) -> str:

@@ -87,7 +87,7 @@ def end_task(
 
     Returns the record as it is now: the one of another process, if that was faster. Cost: 1 write.
     """
-    ended = msgspec.structs.replace(
+    ended_task = msgspec.structs.replace(
         task,
         state="completed" if error is None else "failed",
         facts=facts or {},
@@ -95,9 +95,9 @@ def end_task(
         updated_at_ms=context.now_ms(),
     )
     if replace_record(
-        context.key_value, context.keys.task(task.id), encode_record(ended), expected=encode_record(task)
+        context.key_value, context.keys.task(task.id), encode_record(ended_task), expected=encode_record(task)
     ):
-        return ended
+        return ended_task
     return load_task(context, task.id)
 
 

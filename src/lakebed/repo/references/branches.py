@@ -228,9 +228,9 @@ def delete_empty_branch(
     branch, raw = load_branch(context, name)
     _check_head(context, name, branch, head)
     key = context.keys.branch(name)
-    closed = encode_record(msgspec.structs.replace(branch, closed_at_ms=context.now_ms()))
+    closed_record = encode_record(msgspec.structs.replace(branch, closed_at_ms=context.now_ms()))
     try:
-        write_unique(context.key_value, [(key, closed)], expected={key: raw})
+        write_unique(context.key_value, [(key, closed_record)], expected={key: raw})
     except Conflict:
         raise branch_moved(context, name, "deletion") from None
     empty = False
@@ -238,10 +238,12 @@ def delete_empty_branch(
         empty = is_empty()
     finally:
         if not empty:
-            reopen_branch(context, name, closed)
+            reopen_branch(context, name, closed_record)
     if empty:
         try:
-            write_unique(context.key_value, _traces(context, name, branch, committer), [key], expected={key: closed})
+            write_unique(
+                context.key_value, _traces(context, name, branch, committer), [key], expected={key: closed_record}
+            )
         except Conflict:
             raise branch_moved(context, name, "deletion") from None
     return empty
@@ -261,9 +263,9 @@ def reopen_branch(context: RepositoryContext, name: str, closed: bytes) -> None:
 
 def _traces(context: RepositoryContext, name: str, branch: Branch, committer: str) -> list[tuple[bytes, bytes]]:
     """The rows that a deletion leaves: its line, and marks of the dropped tokens and of the compacted state."""
-    dropped = str(context.now_ms()).encode()
+    dropped_at = str(context.now_ms()).encode()
     puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
-    puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+    puts += [(context.keys.cleanup(token.id), dropped_at) for token in (branch.staging, *branch.sealed)]
     puts += supersede_compaction(context, branch.compacted, after=None, branch=name, what="delete")
     return puts
 

@@ -186,19 +186,19 @@ def walk_to_merge_base(
         load_commit(context, left, snapshot=snapshot)
         return left
     sides = {left: _LEFT, right: _RIGHT}
-    known = {id: load_commit(context, id, snapshot=snapshot) for id in (left, right)}
-    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
-    heapq.heapify(waiting)
-    while waiting:
-        if count_max is not None and len(known) > count_max:
+    commits = {id: load_commit(context, id, snapshot=snapshot) for id in (left, right)}
+    queue = [(-commit.generation, -commit.created_at_ms, id) for id, commit in commits.items()]
+    heapq.heapify(queue)
+    while queue:
+        if count_max is not None and len(commits) > count_max:
             raise TooFar
-        _, _, here = heapq.heappop(waiting)
+        _, _, here = heapq.heappop(queue)
         if sides[here] == _LEFT | _RIGHT:
             return here  # its descendants were all met before, and none of them is common
-        for parent_id in known[here].parents:
-            if parent_id not in known:
-                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=snapshot)
-                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+        for parent_id in commits[here].parents:
+            if parent_id not in commits:
+                parent = commits[parent_id] = load_parent(context, parent_id, child=here, snapshot=snapshot)
+                heapq.heappush(queue, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
 
@@ -210,21 +210,21 @@ def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tup
     """
     sides = {head: _LEFT}
     sides[onto] = sides.get(onto, 0) | _RIGHT
-    known = {id: load_commit(context, id) for id in sides}
-    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
-    heapq.heapify(waiting)
+    commits = {id: load_commit(context, id) for id in sides}
+    queue = [(-commit.generation, -commit.created_at_ms, id) for id, commit in commits.items()]
+    heapq.heapify(queue)
     wanted_count = sum(side == _LEFT for side in sides.values())
     # Ends when no waiting commit is only `head`'s. A commit is taken after all its descendants: its side is final then.
     while wanted_count:
-        _, _, here = heapq.heappop(waiting)
+        _, _, here = heapq.heappop(queue)
         side = sides[here]
         if side == _LEFT:
             wanted_count -= 1
-            yield here, known[here]
-        for parent_id in known[here].parents:
+            yield here, commits[here]
+        for parent_id in commits[here].parents:
             before = sides.get(parent_id, 0)
-            if parent_id not in known:
-                parent = known[parent_id] = load_parent(context, parent_id, child=here, snapshot=None)
-                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+            if parent_id not in commits:
+                parent = commits[parent_id] = load_parent(context, parent_id, child=here, snapshot=None)
+                heapq.heappush(queue, (-parent.generation, -parent.created_at_ms, parent_id))
             after = sides[parent_id] = before | side
             wanted_count += (after == _LEFT) - (before == _LEFT)

@@ -62,12 +62,12 @@ def load_graph(context: RepositoryContext, *, snapshot: KeyValueSnapshot) -> Com
 
     Cost: 1 scan of the last segment. If the graph has grown since this process read it, all of it: about 1 us a commit.
     """
-    kept = context.graph.get()
-    first = 0 if kept is None else kept[0] - 1
+    cached = context.graph.get()
+    first = 0 if cached is None else cached[0] - 1
     rows = _scan_segments(context, snapshot, first)
-    if kept is not None:
-        if len(rows) == 1 and rows[0][:8] == kept[1]:
-            return kept[2]
+    if cached is not None:
+        if len(rows) == 1 and rows[0][:8] == cached[1]:
+            return cached[2]
         rows = _scan_segments(context, snapshot, 0)
     segments = list(_decode_segments(rows))
     graph = CommitGraph(segments)
@@ -118,19 +118,19 @@ def _walk_missing(
     context: RepositoryContext, graph: CommitGraph, starts: Iterable[str], *, snapshot: KeyValueSnapshot
 ) -> Iterator[tuple[str, Commit]]:
     """Iterate over the starts and their ancestors that are not in the graph, each once, in no particular order."""
-    waiting = [(id, id) for id in sorted(starts)]
-    seen: set[str] = set()
-    while waiting:
-        id, child = waiting.pop()
-        if id in seen or graph.find(id) is not None:
+    queue = [(id, id) for id in sorted(starts)]
+    seen_ids: set[str] = set()
+    while queue:
+        id, child = queue.pop()
+        if id in seen_ids or graph.find(id) is not None:
             continue
-        seen.add(id)
+        seen_ids.add(id)
         if id == child:
             commit = load_commit(context, id, snapshot=snapshot)
         else:
             commit = load_parent(context, id, child=child, snapshot=snapshot)
         yield id, commit
-        waiting += [(parent, id) for parent in commit.parents]
+        queue += [(parent, id) for parent in commit.parents]
 
 
 class GraphWalk(Iterator[tuple[str, Commit]]):
@@ -163,17 +163,17 @@ class GraphWalk(Iterator[tuple[str, Commit]]):
         self._first_parent = first_parent
         self._starts = [graph.position_of(id) for id in starts]
         self._reached = graph.reach(self._starts, first_parent=first_parent)
-        wanted = self._reached & np.logical_or.reduce([graph.may_change(key) for key in keys])
+        is_wanted = self._reached & np.logical_or.reduce([graph.may_change(key) for key in keys])
         if not first_parent:
-            wanted[list(graph.other_parents)] = False
+            is_wanted[list(graph.other_parents)] = False
         if since_ms is not None:
-            wanted &= graph.times >= since_ms
+            is_wanted &= graph.times >= since_ms
         for id in met:
             position = None if id is None else graph.find(id)
             if position is not None and self._reached[position]:
-                wanted[position] = True
+                is_wanted[position] = True
         self._given = NO_PARENT
-        self._left = sorted(np.flatnonzero(wanted).tolist(), key=graph.order_of, reverse=True)
+        self._left = sorted(np.flatnonzero(is_wanted).tolist(), key=graph.order_of, reverse=True)
 
     def __next__(self) -> tuple[str, Commit]:
         if not self._left:
@@ -187,13 +187,13 @@ class GraphWalk(Iterator[tuple[str, Commit]]):
         """As `Walk.waiting`: commits behind the last returned one that are a start, or a parent of one before it."""
         graph = self._graph
         before: Flags = np.zeros(len(graph), np.bool_) if self._given == NO_PARENT else graph.up_to(self._given)
-        met = {start for start in self._starts if not before[start]}
+        starts_met = {start for start in self._starts if not before[start]}
         for position in np.flatnonzero(before & self._reached).tolist():
             parents = [graph.first_parents[position]]
             if not self._first_parent:
                 parents += graph.other_parents.get(position, ())
-            met.update(parent for parent in parents if parent >= 0 and not before[parent])
-        return [graph.id_at(position) for position in met]
+            starts_met.update(parent for parent in parents if parent >= 0 and not before[parent])
+        return [graph.id_at(position) for position in starts_met]
 
 
 def merge_base(
@@ -302,17 +302,17 @@ class _Writer:
             return False  # a collection deleted its record meanwhile, or another process indexes the same commits
         parents = [self._position_of(parent) for parent in commit.parents]
         changes = _build_changes(self._context, id, commit)
-        old = self._segment
-        self._new[id] = old.first + old.count
+        old_segment = self._segment
+        self._new[id] = old_segment.first + old_segment.count
         self._segment = Segment(
-            old.first,
-            old.ids + bytes.fromhex(id),
-            old.parent_counts + bytes([len(parents)]),
-            old.parents + np.array(parents, "<u4").tobytes(),
-            old.generations + commit.generation.to_bytes(4, "little"),
-            old.times + commit.created_at_ms.to_bytes(8, "little", signed=True),
-            old.filter_lengths + (UNKNOWN_LENGTH if changes is None else len(changes)).to_bytes(4, "little"),
-            old.filters + (changes or b""),
+            old_segment.first,
+            old_segment.ids + bytes.fromhex(id),
+            old_segment.parent_counts + bytes([len(parents)]),
+            old_segment.parents + np.array(parents, "<u4").tobytes(),
+            old_segment.generations + commit.generation.to_bytes(4, "little"),
+            old_segment.times + commit.created_at_ms.to_bytes(8, "little", signed=True),
+            old_segment.filter_lengths + (UNKNOWN_LENGTH if changes is None else len(changes)).to_bytes(4, "little"),
+            old_segment.filters + (changes or b""),
         )
         if _is_full(self._segment):
             self.write()

@@ -82,53 +82,53 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
     Cost: 1 scan of branches, tags, reference log and commits, 1 seek for each kind of record; 2 us a commit.
     """
     refuse_unknown(snapshot, context.keys, name=context.name)
-    marked = Marked(commits=dict(read_records(snapshot, context.keys.commit(), Commit, whole=True)))
+    marks = Marked(commits=dict(read_records(snapshot, context.keys.commit(), Commit, whole=True)))
     rules = load_retention(context, snapshot=snapshot)
     undelete_ms = now_ms - context.options.undelete_days * DAY_MS
     heads: list[str] = []
-    tagged: list[str] = []
+    tagged_ids: list[str] = []
     untagged: list[str] = []
     horizons: dict[str, int | None] = {}  # by head: the time back to which commits behind it are kept; None: no limit
     for name, branch in read_records(snapshot, context.keys.branch(), Branch):
         heads.append(branch.commit_id)
-        marked.tokens += [branch.staging, *branch.sealed]
+        marks.tokens += [branch.staging, *branch.sealed]
         if branch.compacted is not None:
-            marked.compacted.append(branch.compacted)
+            marks.compacted.append(branch.compacted)
         until_ms = None if rules is None else now_ms - rules.days_of(name) * DAY_MS
         _keep_longest(horizons, branch.commit_id, until_ms)
     for _, tag in read_records(snapshot, context.keys.tag(), Tag, whole=True):
         if is_live(tag, now_ms):
-            tagged.append(tag.commit_id)
+            tagged_ids.append(tag.commit_id)
         elif is_live(tag, now_ms - grace_ms):
             untagged.append(tag.commit_id)
     for state in list_superseded(context, snapshot, since_ms=now_ms - grace_ms):
         if state.metarange is not None:
-            marked.superseded.append(state.metarange)
+            marks.superseded.append(state.metarange)
         if state.commit_id is not None:
             untagged.append(state.commit_id)
     # A collection with a shorter grace may have begun to delete such a commit's objects; then it has marked it before.
-    tagged += [id for id in untagged if id in marked.commits and snapshot.get(context.keys.expired(id)) is None]
-    heads += tagged
+    tagged_ids += [id for id in untagged if id in marks.commits and snapshot.get(context.keys.expired(id)) is None]
+    heads += tagged_ids
     if rules is None:
-        for commit_id in tagged:
+        for commit_id in tagged_ids:
             _keep_longest(horizons, commit_id, None)
     for line in reflog(context, since_ms=undelete_ms, snapshot=snapshot):
         heads += [id for id in (line.before, line.after) if id is not None]
-    marked.remembered.update(id for id, _ in _walk(marked, heads))
+    marks.remembered.update(id for id, _ in _walk(marks, heads))
     # For a commit without a stored time, its date is good enough: recent moves of branches are in the reference log.
     young = {
         id
-        for id, commit in marked.commits.items()
+        for id, commit in marks.commits.items()
         if (commit.created_at_ms if commit.stored_at_ms is None else commit.stored_at_ms) >= undelete_ms
     }
-    marked.remembered |= young - marked.remembered
+    marks.remembered |= young - marks.remembered
     # The ancestors of a young unreachable commit are remembered with it, or its log would end at a missing commit.
-    marked.remembered.update(id for id, _ in _walk(marked, sorted(young)))
-    marked.active.update(heads)
-    marked.active |= young - {id for id, _ in _walk(marked, heads)}
+    marks.remembered.update(id for id, _ in _walk(marks, sorted(young)))
+    marks.active.update(heads)
+    marks.active |= young - {id for id, _ in _walk(marks, heads)}
     for head, until_ms in horizons.items():
-        marked.active |= _retain_behind(marked, head, until_ms=until_ms)
-    return marked
+        marks.active |= _retain_behind(marks, head, until_ms=until_ms)
+    return marks
 
 
 def find_descendants(marked: Marked, commit_id: str) -> dict[str, float]:
@@ -149,15 +149,15 @@ def find_descendants(marked: Marked, commit_id: str) -> dict[str, float]:
         for parent_id in commit.parents:
             children.setdefault(parent_id, []).append(child_id)
     times: dict[str, float] = {}
-    waiting = [(-math.inf, commit_id)]
-    while waiting:
-        negative, descendant = heapq.heappop(waiting)
+    queue = [(-math.inf, commit_id)]
+    while queue:
+        negative, descendant = heapq.heappop(queue)
         if descendant in times:
             continue
         times[descendant] = -negative
         for child_id in children.get(descendant, ()):
             stored_ms = marked.commits[child_id].stored_at_ms
-            heapq.heappush(waiting, (max(negative, -math.inf if stored_ms is None else -stored_ms), child_id))
+            heapq.heappush(queue, (max(negative, -math.inf if stored_ms is None else -stored_ms), child_id))
     return times
 
 
@@ -179,9 +179,9 @@ def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Itera
         if error.kind != "missing_range":
             raise
         with context.key_value.snapshot() as snapshot:
-            marked = mark(context, snapshot, now_ms=context.now_ms())
-        kept = {ref.file.id for ref in marked.metaranges_to_keep() if ref.file is not None}
-        if all(ref.file is None or ref.file.id in kept for ref in refs):
+            marks = mark(context, snapshot, now_ms=context.now_ms())
+        kept_files = {ref.file.id for ref in marks.metaranges_to_keep() if ref.file is not None}
+        if all(ref.file is None or ref.file.id in kept_files for ref in refs):
             raise
         raise Conflict(
             f"What was being read of repository {context.name} was replaced since, and a collection has deleted it "
@@ -193,19 +193,19 @@ def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Itera
 
 def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | None) -> None:
     """Set the horizon of a head; of two branches at one commit, the longer rule counts."""
-    known = horizons.get(head, until_ms)
-    horizons[head] = None if known is None or until_ms is None else min(known, until_ms)
+    horizon = horizons.get(head, until_ms)
+    horizons[head] = None if horizon is None or until_ms is None else min(horizon, until_ms)
 
 
 def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
     """Iterate over heads and their ancestors, each once. Raises `Corruption` if a commit is missing."""
-    seen: set[str] = set()
-    waiting = list(heads)
-    while waiting:
-        commit_id = waiting.pop()
-        if commit_id in seen:
+    seen_ids: set[str] = set()
+    queue = list(heads)
+    while queue:
+        commit_id = queue.pop()
+        if commit_id in seen_ids:
             continue
-        seen.add(commit_id)
+        seen_ids.add(commit_id)
         commit = marked.commits.get(commit_id)
         if commit is None:
             raise Corruption(
@@ -214,21 +214,21 @@ def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
                 path=f"commits/{commit_id}",
             )
         yield commit_id, commit
-        waiting += commit.parents
+        queue += commit.parents
 
 
 def _retain_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
     """The head, and the commits behind it that are the parents of a kept commit younger than the rule."""
     if until_ms is None:
         return {commit_id for commit_id, _ in _walk(marked, [head])}
-    kept: set[str] = set()
-    waiting = [head]
-    while waiting:
-        commit_id = waiting.pop()
-        if commit_id in kept:
+    kept_ids: set[str] = set()
+    queue = [head]
+    while queue:
+        commit_id = queue.pop()
+        if commit_id in kept_ids:
             continue
-        kept.add(commit_id)
+        kept_ids.add(commit_id)
         commit = marked.commits[commit_id]
         if commit.stored_at_ms is None or commit.stored_at_ms > until_ms:
-            waiting += commit.parents
-    return kept
+            queue += commit.parents
+    return kept_ids

@@ -65,18 +65,18 @@ def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot
     if snapshot is None:
         with context.key_value.snapshot() as new_snapshot:
             return resolve(context, text, snapshot=new_snapshot)
-    parsed = parse_reference(text)
-    kind, name, commit_id, branch = _resolve_name(context, parsed.name, text=text, snapshot=snapshot)
-    if parsed.mode == "$" and (branch is None or parsed.steps):
+    reference = parse_reference(text)
+    kind, name, commit_id, branch = _resolve_name(context, reference.name, text=text, snapshot=snapshot)
+    if reference.mode == "$" and (branch is None or reference.steps):
         raise InvalidRequest(
             f"{text!r} asks for what is staged, and only a branch itself has that: leave out the $.",
             kind="invalid_reference",
             reference=text,
         )
     commit = load_commit(context, commit_id, snapshot=snapshot)
-    for step in parsed.steps:
+    for step in reference.steps:
         commit_id, commit = _step(context, commit_id, commit, step=step, text=text, snapshot=snapshot)
-    if parsed.steps or parsed.mode == "@":
+    if reference.steps or reference.mode == "@":
         branch = None
     return ResolvedReference(text, kind, name, commit_id, commit, branch)
 
@@ -132,9 +132,9 @@ def _complete_id(context: RepositoryContext, beginning: str, *, snapshot: KeyVal
     begin = len(context.keys.commit())
     ids = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
     if len(ids) > 1:
-        shown = ", ".join(id[: len(beginning) + 6] for id in ids[:_SHOWN_MAX])
+        ids_text = ", ".join(id[: len(beginning) + 6] for id in ids[:_SHOWN_MAX])
         raise InvalidRequest(
-            f"Several commits of repository {context.name} begin with {beginning!r}: {shown}"
+            f"Several commits of repository {context.name} begin with {beginning!r}: {ids_text}"
             f"{', ...' if len(ids) > _SHOWN_MAX else ''}. Give more characters.",
             kind="ambiguous_reference",
             reference=beginning,
@@ -151,8 +151,10 @@ def _step(
         if step.count == 0:
             return id, commit
         if step.count > len(commit.parents):
-            has = {0: "no parent", 1: "one parent"}.get(len(commit.parents), f"{len(commit.parents)} parents")
-            raise _no_such_commit(context, f"{text!r}: commit {id} has {has}, and number {step.count} was asked for.")
+            parent_text = {0: "no parent", 1: "one parent"}.get(len(commit.parents), f"{len(commit.parents)} parents")
+            raise _no_such_commit(
+                context, f"{text!r}: commit {id} has {parent_text}, and number {step.count} was asked for."
+            )
         parent = commit.parents[step.count - 1]
         return parent, load_commit(context, parent, snapshot=snapshot)
     for _ in range(step.count):
@@ -172,16 +174,16 @@ def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: Ke
     if snapshot.get(context.keys.deleted) is not None:
         return deletion_error(context.name)
     branches, tags = _names(context.keys.branch(), snapshot=snapshot), _names(context.keys.tag(), snapshot=snapshot)
-    near = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else f" It has {_some('branch', 'branches', branches)}"
-    if not near:
+    similar = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
+    hint = f" Did you mean {' or '.join(similar)}?" if similar else f" It has {_some('branch', 'branches', branches)}"
+    if not similar:
         hint += f" and {_some('tag', 'tags', tags)}." if tags else "."
     return NotFound(
         f"Repository {context.name} has no branch, tag or commit {name!r}.{hint}",
         kind="reference_not_found",
         repository=context.name,
         reference=text,
-        near=near,
+        near=similar,
     )
 
 
@@ -193,11 +195,11 @@ def no_such_branch(context: RepositoryContext, name: str, *, snapshot: KeyValueS
     if snapshot.get(context.keys.deleted) is not None:
         return deletion_error(context.name)
     names = _names(context.keys.branch(), snapshot=snapshot)
-    near = difflib.get_close_matches(name, names, n=3)
+    similar = difflib.get_close_matches(name, names, n=3)
     if snapshot.get(context.keys.tag(name)) is not None:
         hint = " That is a tag, and this needs a branch."
-    elif near:
-        hint = f" Did you mean {' or '.join(near)}?"
+    elif similar:
+        hint = f" Did you mean {' or '.join(similar)}?"
     else:
         hint = f" It has {_some('branch', 'branches', names)}."
     return NotFound(
@@ -216,5 +218,5 @@ def _names(prefix: bytes, *, snapshot: KeyValueSnapshot) -> list[str]:
 def _some(singular: str, plural: str, names: list[str]) -> str:
     if not names:
         return f"no {singular}"
-    more = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
-    return f"the {singular if len(names) == 1 else plural} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
+    more_text = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
+    return f"the {singular if len(names) == 1 else plural} {', '.join(names[:_NAMES_SHOWN_MAX])}{more_text}"

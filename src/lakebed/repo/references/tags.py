@@ -87,8 +87,10 @@ def create_tag(
     key = context.keys.tag(name)
     before = context.key_value.get(key)
     if before is not None:
-        taken = decode_record(before, Tag, key=key)
-        if is_live(taken, now_ms) or is_live(taken, context.earlier_ms()):  # it must be over by the store's clock, too
+        existing = decode_record(before, Tag, key=key)
+        if is_live(existing, now_ms) or is_live(
+            existing, context.earlier_ms()
+        ):  # it must be over by the store's clock, too
             raise name_taken(context, name, "tag")
     if context.key_value.get(context.keys.branch(name)) is not None:
         raise name_taken(context, name, "branch")

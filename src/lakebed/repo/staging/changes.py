@@ -34,18 +34,18 @@ def clears_of(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
 
 def cut_intervals(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:
     """Cut sorted, disjoint intervals out of a range. Returns the remaining ranges in order, none empty."""
-    left: list[Bounds] = []
+    bounds_left: list[Bounds] = []
     for low, high in cleared:
         if end is not None and low >= end:
             break
         if low > (start or b""):
-            left.append((start, low))
+            bounds_left.append((start, low))
         if high is None:
-            return left
+            return bounds_left
         start = max(start or b"", high)
     if end is None or (start or b"") < end:
-        left.append((start, end))
-    return left
+        bounds_left.append((start, end))
+    return bounds_left
 
 
 def is_cleared(path: bytes, cleared: Sequence[Interval]) -> bool:
@@ -97,14 +97,14 @@ def token_sources(
 
     sources: list[Iterator[pa.RecordBatch]] = []
     clearing: list[StagingToken] = []
-    left = cut_intervals(start, end, ())
+    bounds_left = cut_intervals(start, end, ())
     for token in tokens:
-        sources.append(_of_ranges(of_token(token), left))
+        sources.append(_of_ranges(of_token(token), bounds_left))
         if token.clears is not None:
             clearing.append(token)
-            left = cut_intervals(start, end, clears_of(clearing))
+            bounds_left = cut_intervals(start, end, clears_of(clearing))
     if below is not None:
-        sources.append(_of_ranges(below, left))
+        sources.append(_of_ranges(below, bounds_left))
     return sources
 
 

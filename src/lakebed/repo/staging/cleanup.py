@@ -63,9 +63,11 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX
     """
     marks = context.keys.cleanup()
     with context.key_value.snapshot() as snapshot:
-        named = _find_tokens(context, snapshot)
-        dropped = (key[len(marks) :].decode(errors="replace") for key, _ in snapshot.scan(*prefix_range(marks)))
-        return _remove(context, snapshot, (token for token in dropped if token not in named), row_count_max)
+        named_tokens = _find_tokens(context, snapshot)
+        dropped_tokens = (key[len(marks) :].decode(errors="replace") for key, _ in snapshot.scan(*prefix_range(marks)))
+        return _remove(
+            context, snapshot, (token for token in dropped_tokens if token not in named_tokens), row_count_max
+        )
 
 
 def clean_orphans_once(context: RepositoryContext) -> Cleaned:
@@ -77,8 +79,10 @@ def clean_orphans_once(context: RepositoryContext) -> Cleaned:
     fresh_from = file_id_at(context.now_ms() - FRESH_MS)
     with context.key_value.snapshot() as snapshot:
         refuse_unknown(snapshot, context.keys, name=context.name)
-        named = _find_tokens(context, snapshot)
-        orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
+        named_tokens = _find_tokens(context, snapshot)
+        orphans = (
+            token for token in _tokens_with_rows(context, snapshot) if token not in named_tokens and token < fresh_from
+        )
         return _remove(context, snapshot, orphans, ROW_COUNT_MAX)
 
 

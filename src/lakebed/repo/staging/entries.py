@@ -41,14 +41,14 @@ def validate_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], l
         InvalidRequest: as `check_entry`, and as `check_paths`.
     Cost: about 2 us an entry.
     """
-    given = list(pairs)
-    names, entries = [path for path, _ in given], [entry for _, entry in given]
+    pair_list = list(pairs)
+    names, entries = [path for path, _ in pair_list], [entry for _, entry in pair_list]
     keys = check_paths(names)
     if _are_plain(entries):
         values = encode_entries(entries)
         ulids = [ulid for ulid in [address_ulid(entry.address) for entry in entries] if ulid is not None]
     else:
-        rows = [check_entry(entry, path) for path, entry in given]
+        rows = [check_entry(entry, path) for path, entry in pair_list]
         values = [value for value, _ in rows]
         ulids = [ulid for _, ulid in rows if ulid is not None]
     if len(set(keys)) < len(keys):
@@ -147,19 +147,19 @@ def pairs_of(columns: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Entry]]:
     """
     names = columns.schema.names
     missing = [name for name in _NEEDED if name not in names]
-    unknown = [name for name in names if name not in (*_NEEDED, *_OPTIONAL)]
-    if missing or unknown:
+    unknown_columns = [name for name in names if name not in (*_NEEDED, *_OPTIONAL)]
+    if missing or unknown_columns:
         raise InvalidRequest(
             f"Entries have the columns {', '.join(_NEEDED)} and maybe {', '.join(_OPTIONAL)}: "
-            f"{', '.join(missing) or 'none'} missing, {', '.join(unknown) or 'none'} unknown.",
+            f"{', '.join(missing) or 'none'} missing, {', '.join(unknown_columns) or 'none'} unknown.",
             kind="invalid_columns",
         )
-    listed: list[list[Any]] = []
+    column_lists: list[list[Any]] = []
     for name in _NEEDED:
         column = columns.column(name)
         if column.null_count:
             raise InvalidRequest(f"The column {name} of entries has nulls.", kind="invalid_columns")
-        listed.append(_as_list(column, name))
+        column_lists.append(_as_list(column, name))
     types = [_USUAL_TYPE] * columns.num_rows
     if "content_type" in names:
         types = [kind or _USUAL_TYPE for kind in _as_list(columns.column("content_type"), "content_type")]
@@ -172,21 +172,21 @@ def pairs_of(columns: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Entry]]:
                 kind="invalid_columns",
             )
         metadata = [dict(pairs) if pairs else _NO_METADATA for pairs in column.to_pylist()]
-    paths, *fields = listed
+    paths, *fields = column_lists
     return zip(paths, map(Entry, *fields, types, metadata), strict=True)
 
 
 def _as_list(column: Any, name: str) -> list[Any]:
     """Convert a column to Python objects, if it is of the right kind."""
     is_number = name in ("size_bytes", "modified_ms")
-    wanted = pa.types.is_integer(column.type) if is_number else _is_text(column.type)
-    if not wanted:
+    has_type = pa.types.is_integer(column.type) if is_number else _is_text(column.type)
+    if not has_type:
         raise InvalidRequest(
             f"The column {name} of entries is of {column.type}, and {'integers' if is_number else 'text'} are needed.",
             kind="invalid_columns",
         )
-    listed: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    return listed
+    items: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return items
 
 
 def _is_text(kind: pa.DataType) -> bool:

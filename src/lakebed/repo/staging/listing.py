@@ -80,8 +80,8 @@ def list_entries(
     if page is None:
         return iter(())
     start, end, mark = page
-    listed = _fold_rows(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
-    return listed if amount is None else islice(listed, amount)
+    entries = _fold_rows(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
+    return entries if amount is None else islice(entries, amount)
 
 
 class Page(NamedTuple):
@@ -102,11 +102,11 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
     """
     amount = check_amount(amount)
     try:
-        behind, mark = after.encode(), delimiter.encode()
+        after_key, mark = after.encode(), delimiter.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest("A listing's after or delimiter holds half a character.", kind="invalid_path") from error
     first, end = prefix_range(prefix)
-    start = _start_behind(behind, prefix, mark) if behind and behind >= first else first
+    start = _start_behind(after_key, prefix, mark) if after_key and after_key >= first else first
     if amount == 0 or start is None or (end is not None and start >= end):
         return None
     return Page(start, end, mark)
@@ -159,9 +159,9 @@ def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, m
             for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
                 chunk = batch.slice(at, CHUNK_ROW_COUNT)
                 if behind is not None:  # the chunk before has ended inside of a common prefix
-                    skipped = KeyColumn(chunk.column(0)).lower_bound(behind)
-                    inside += skipped
-                    chunk = chunk.slice(skipped)
+                    skipped_count = KeyColumn(chunk.column(0)).lower_bound(behind)
+                    inside += skipped_count
+                    chunk = chunk.slice(skipped_count)
                 if chunk.num_rows:
                     lines, behind, inside = _fold(chunk, prefix, mark)
                     yield from lines
@@ -177,7 +177,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
     if not hits:
         return lines_of(chunk), None, 0
     paths = keys_of(chunk.column(0))
-    kept = np.ones(len(paths), np.bool_)
+    is_kept = np.ones(len(paths), np.bool_)
     commons: list[tuple[int, bytes]] = []
     hit, row, behind, inside = 0, 0, None, 0
     while hit < len(hits):
@@ -185,19 +185,19 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
         common = paths[row][: len(prefix) + int(offsets[row]) + len(mark)]
         behind = prefix_range(common)[1]
         assert behind is not None  # text in UTF-8 never consists of 0xff
-        past = bisect_left(paths, behind, row + 1)
-        kept[row:past] = False
+        next_row = bisect_left(paths, behind, row + 1)
+        is_kept[row:next_row] = False
         commons.append((row, common))
-        inside = past - row
-        hit = bisect_left(hits, past)
-        row = past
-    entries = iter(lines_of(chunk.filter(pa.array(kept))) if kept.any() else ())
+        inside = next_row - row
+        hit = bisect_left(hits, next_row)
+        row = next_row
+    entries = iter(lines_of(chunk.filter(pa.array(is_kept))) if is_kept.any() else ())
     lines: list[Listed] = []
     begin = 0
-    for at, common in commons:
-        lines += islice(entries, int(np.count_nonzero(kept[begin:at])))
+    for place, common in commons:
+        lines += islice(entries, int(np.count_nonzero(is_kept[begin:place])))
         lines.append(Listed(text_of(common)))
-        begin = at
+        begin = place
     lines += entries
     return (lines, behind, inside) if row == len(paths) else (lines, None, 0)
 
@@ -210,11 +210,11 @@ def lines_of(rows: pa.RecordBatch) -> list[Listed]:
 
 def texts_of(paths: pa.BinaryArray) -> list[str]:
     """A column of paths as text. Raises `Corruption`. Cost: about 0.1 us each."""
-    listed = keys_of(paths)
+    path_list = keys_of(paths)
     try:
-        return list(map(bytes.decode, listed))
+        return list(map(bytes.decode, path_list))
     except UnicodeDecodeError:
-        return [text_of(path) for path in listed]
+        return [text_of(path) for path in path_list]
 
 
 def text_of(path: bytes) -> str:

@@ -69,20 +69,20 @@ def uncommitted(
     head = load_commit(context, record.commit_id, snapshot=snapshot).metarange
     cleared = clears_of(tokens)
     metarange = context.committed.open(head)
-    between, again = tee(_diff_compacted(context, head, record.compacted, cut_intervals(start, end, cleared)))
+    between, compacted_again = tee(_diff_compacted(context, head, record.compacted, cut_intervals(start, end, cleared)))
     sources = (
         overlay(token_sources(context, snapshot, tokens, start=start, end=end)),
         (_side(batch, "left") for batch in between),
-        (_side(batch, "right") for batch in again),
+        (_side(batch, "right") for batch in compacted_again),
         _below(metarange, cleared, start, end),
     )
     with explaining_missing(context, head, *([] if record.compacted is None else [record.compacted])):
-        for staged, before, compacted, hidden in side_by_side(sources):
-            known = _sort([before, hidden])
-            unknown = _without_paths_of(staged, before)
-            looked_up = _of_head(metarange, _outside(unknown, cleared))
-            left = _sort([known, looked_up])
-            right = _sort([staged, _without_paths_of(compacted, staged)])
+        for staged_rows, before, compacted, hidden_rows in side_by_side(sources):
+            known_rows = _sort([before, hidden_rows])
+            unknown_rows = _without_paths_of(staged_rows, before)
+            looked_up = _of_head(metarange, _outside(unknown_rows, cleared))
+            left = _sort([known_rows, looked_up])
+            right = _sort([staged_rows, _without_paths_of(compacted, staged_rows)])
             batch = diff_rows(without_tombstones(left), without_tombstones(right))
             if batch.num_rows:
                 yield batch
@@ -145,35 +145,37 @@ def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:
 def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
     """The rows of some paths, ascending; missing paths are left out. Only ranges that may hold a path are read."""
     batches: list[pa.RecordBatch] = []
-    at = 0
+    position = 0
     ranges = metarange.ranges() if paths else ()
     last_paths = [meta.file.last_key for meta in ranges]
-    while at < len(paths):
-        number = bisect_left(last_paths, paths[at])
+    while position < len(paths):
+        number = bisect_left(last_paths, paths[position])
         if number == len(ranges):
             break
         range_meta = ranges[number]
-        first = bisect_left(paths, range_meta.file.first_key, at)
-        at = bisect_right(paths, range_meta.file.last_key, at)
-        some = paths[first:at]
-        if len(some) * DENSE > range_meta.entry_count:
-            batches += _select_rows(metarange.rows_of(range_meta, start=some[0], end=some[-1] + b"\0"), some)
-        elif some:
-            values = metarange.get_many(some)
-            pairs = [(path, value) for path, value in zip(some, values, strict=True) if value is not None]
+        first = bisect_left(paths, range_meta.file.first_key, position)
+        position = bisect_right(paths, range_meta.file.last_key, position)
+        block_paths = paths[first:position]
+        if len(block_paths) * DENSE > range_meta.entry_count:
+            batches += _select_rows(
+                metarange.rows_of(range_meta, start=block_paths[0], end=block_paths[-1] + b"\0"), block_paths
+            )
+        elif block_paths:
+            values = metarange.get_many(block_paths)
+            pairs = [(path, value) for path, value in zip(block_paths, values, strict=True) if value is not None]
             batches.append(rows_of([path for path, _ in pairs], [value for _, value in pairs]))
     return pa.concat_batches(batches) if batches else rows_of((), ())
 
 
 def _select_rows(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
     """Select from sorted rows those with the given paths, which ascend."""
-    at = 0
+    position = 0
     for batch in rows:
-        end = bisect_right(paths, last_key(batch), at)
-        wanted = pa.array(paths[at:end], pa.binary())
-        at = end
-        if len(wanted):
-            yield batch.filter(pa.array(match_paths(batch.column(0), wanted) >= 0))
+        end = bisect_right(paths, last_key(batch), position)
+        wanted_paths = pa.array(paths[position:end], pa.binary())
+        position = end
+        if len(wanted_paths):
+            yield batch.filter(pa.array(match_paths(batch.column(0), wanted_paths) >= 0))
 
 
 def _sort(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -88,8 +88,8 @@ class View:
 
     def value(self, path: bytes) -> bytes | None:
         """The encoded entry of a path, as `get`."""
-        value, touched = self._read_staged(path, self.tokens)
-        READ_LAYERS.observe(touched, "get")
+        value, touched_count = self._read_staged(path, self.tokens)
+        READ_LAYERS.observe(touched_count, "get")
         if value is None:
             with explaining_missing(self._context, self.base):
                 return self._metarange.get(path)
@@ -107,11 +107,11 @@ class View:
         newest, older = self.tokens[0], self.tokens[1:]
         prefix = self._context.keys.token(newest.id)
         rows = self._snapshot.get_many([prefix + path for path in paths])
-        hidden = clears_of([newest])
-        open_paths = [path for path in paths if not is_cleared(path, hidden)] if hidden else paths
+        clears = clears_of([newest])
+        open_paths = [path for path in paths if not is_cleared(path, clears)] if clears else paths
         lower = View(self._context, snapshot=self._snapshot, base=self.base, tokens=older)
-        below = dict(zip(open_paths, lower.values(open_paths), strict=True))
-        return [(row, below.get(path)) for path, row in zip(paths, rows, strict=True)]
+        lower_values = dict(zip(open_paths, lower.values(open_paths), strict=True))
+        return [(row, lower_values.get(path)) for path, row in zip(paths, rows, strict=True)]
 
     def _read_staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
         """The value in the newest token that has one, None if none has; and how many tokens were read."""
@@ -147,23 +147,25 @@ class View:
         Cost: 1 read for each token for all paths together, then the blocks of the ranges that hold the rest.
         """
         values: dict[bytes, bytes] = {}
-        wanted = sorted(set(paths))
-        touched = 0
+        sorted_paths = sorted(set(paths))
+        touched_count = 0
         for token in self.tokens:
-            if not wanted:
+            if not sorted_paths:
                 break
-            touched += 1
+            touched_count += 1
             prefix = self._context.keys.token(token.id)
-            rows = self._snapshot.get_many([prefix + path for path in wanted])
-            values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+            rows = self._snapshot.get_many([prefix + path for path in sorted_paths])
+            values.update((path, row) for path, row in zip(sorted_paths, rows, strict=True) if row is not None)
             if token.clears is not None:
-                hidden = clears_of([token])
-                values.update((path, TOMBSTONE) for path in wanted if path not in values and is_cleared(path, hidden))
-            wanted = [path for path in wanted if path not in values]
-        READ_LAYERS.observe(touched, "get_many")
+                clears = clears_of([token])
+                values.update(
+                    (path, TOMBSTONE) for path in sorted_paths if path not in values and is_cleared(path, clears)
+                )
+            sorted_paths = [path for path in sorted_paths if path not in values]
+        READ_LAYERS.observe(touched_count, "get_many")
         with explaining_missing(self._context, self.base):
-            rows = self._metarange.get_many(wanted) if wanted else []
-        values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+            rows = self._metarange.get_many(sorted_paths) if sorted_paths else []
+        values.update((path, row) for path, row in zip(sorted_paths, rows, strict=True) if row is not None)
         return [values.get(path) or None for path in paths]
 
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
@@ -178,12 +180,14 @@ class View:
             0.3 us a row.
         """
         READ_LAYERS.observe(len(self.tokens), "rows")
-        below = self._metarange.rows
+        committed_rows = self._metarange.rows
         with explaining_missing(self._context, self.base):
             if not self.tokens:
-                yield from (batch for batch in below(start, end) if batch.num_rows)
+                yield from (batch for batch in committed_rows(start, end) if batch.num_rows)
                 return
-            sources = token_sources(self._context, self._snapshot, self.tokens, below=below, start=start, end=end)
+            sources = token_sources(
+                self._context, self._snapshot, self.tokens, below=committed_rows, start=start, end=end
+            )
             for batch in overlay(sources):
                 batch = without_tombstones(batch)
                 if batch.num_rows:

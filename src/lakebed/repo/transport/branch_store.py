@@ -166,20 +166,20 @@ class BranchStore(ObjectStore, EntryStore):
         return self._objects.storage_ms()
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        full = self._full(path)
+        full_path = self._full(path)
         return self._count_request(
             "get",
-            lambda: self._run_request(path, lambda: self._objects.read(full, byte_range=byte_range)),
+            lambda: self._run_request(path, lambda: self._objects.read(full_path, byte_range=byte_range)),
             read_bytes=_size_of,
         )
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        full = self._full(path)
+        full_path = self._full(path)
         if not ranges:
             return []
         return self._count_request(
             "get",
-            lambda: self._run_request(path, lambda: self._objects.read_ranges(full, ranges)),
+            lambda: self._run_request(path, lambda: self._objects.read_ranges(full_path, ranges)),
             requests=len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)),
             read_bytes=lambda bodies: sum(map(_size_of, bodies)),
         )
@@ -187,10 +187,10 @@ class BranchStore(ObjectStore, EntryStore):
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        full = self._full(path)
+        full_path = self._full(path)
         if not self._objects.is_streaming:
             return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
-        begin = partial(self._objects.stream, full, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        begin = partial(self._objects.stream, full_path, byte_range=byte_range, chunk_bytes=chunk_bytes)
         chunks = self._count_request("get", lambda: self._run_request(path, begin))
         if byte_range is None:
             self._counter.add("head", self._folder, seconds=0.0)
@@ -238,19 +238,19 @@ class BranchStore(ObjectStore, EntryStore):
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable. A create-only put uploads nothing if it is known to lose."""
-        full, view = self._full(path), byte_view(body)
-        self._objects.check_writable(full)
-        put = partial(self._objects.put, full, view, only_if_absent=create_only)
+        full_path, view = self._full(path), byte_view(body)
+        self._objects.check_writable(full_path)
+        put = partial(self._objects.put, full_path, view, only_if_absent=create_only)
         self._count_request("put", lambda: self._free(path, put), written_bytes=lambda _: len(view))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
         """See `ObjectStore.put_stream`. Always durable."""
-        full = self._full(path)
-        self._objects.check_writable(full)
+        full_path = self._full(path)
+        self._objects.check_writable(full_path)
         check_chunks(chunks)
-        put = partial(self._objects.put_stream, full, chunks, only_if_absent=create_only)
+        put = partial(self._objects.put_stream, full_path, chunks, only_if_absent=create_only)
         return self._count_request("put", lambda: self._free(path, put), written_bytes=lambda size_bytes: size_bytes)
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -269,10 +269,10 @@ class BranchStore(ObjectStore, EntryStore):
 
     def sync(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.sync`. Everything here is durable, so this only checks that the paths exist."""
-        wanted = list(paths)
-        if not wanted:
+        path_list = list(paths)
+        if not path_list:
             return
-        for path, entry in zip(wanted, self._objects.entries(list(map(self._full, wanted))), strict=True):
+        for path, entry in zip(path_list, self._objects.entries(list(map(self._full, path_list))), strict=True):
             if entry is None:
                 raise absent(path, self.root_url)
 
@@ -290,7 +290,7 @@ class BranchStore(ObjectStore, EntryStore):
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
         """See `ObjectStore.signed_url`; for reading only. Raises `NotFound`."""
-        full = self._full(path)
+        full_path = self._full(path)
         if method != "GET":
             raise InvalidRequest(
                 f"A signed URL to {method} {path} would bypass {self.root_url}: put the object through the store, or "
@@ -300,14 +300,14 @@ class BranchStore(ObjectStore, EntryStore):
             )
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
-        return self._run_request(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
+        return self._run_request(path, lambda: self._objects.signed_url(full_path, expires_in_s=expires_in_s))
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
-        full = [self._full(path) for path in paths]
-        if not full:
+        full_paths = [self._full(path) for path in paths]
+        if not full_paths:
             return {}
-        requests = -(-len(full) // PAGE_COUNT)
-        entries = self._count_request("head", lambda: self._objects.entries(full), requests=requests)
+        requests = -(-len(full_paths) // PAGE_COUNT)
+        entries = self._count_request("head", lambda: self._objects.entries(full_paths), requests=requests)
         return {path: entry for path, entry in zip(paths, entries, strict=True) if entry is not None}
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
@@ -338,8 +338,8 @@ class BranchStore(ObjectStore, EntryStore):
         return path[len(self._folder) + 1 :] if self._folder else path
 
     def _entry(self, path: str) -> Entry:
-        full = self._full(path)
-        return self._run_request(path, lambda: self._objects.stat(full))
+        full_path = self._full(path)
+        return self._run_request(path, lambda: self._objects.stat(full_path))
 
     def _run_request(self, path: str, request: Callable[[], R]) -> R:
         """Run a request. Translate the error of a missing path to that of a missing object."""
@@ -372,8 +372,8 @@ class BranchStore(ObjectStore, EntryStore):
             result = request()
         except LakebedError as error:
             seconds = clock.monotonic_s() - started_s
-            failed = not isinstance(error, _ANSWERS)
-            counter.add(kind, self._folder, seconds=seconds, requests=requests, failed=failed)
+            has_failed = not isinstance(error, _ANSWERS)
+            counter.add(kind, self._folder, seconds=seconds, requests=requests, failed=has_failed)
             raise
         counter.add(
             kind,

@@ -168,9 +168,9 @@ class LocalCatalog(Catalog):
         return verb.run(self, lambda name: True)
 
     def create(self, verb: CreateRepository) -> Transport:
-        made = self.call(verb)
+        context = self.call(verb)
         with self._lock:
-            return LocalTransport(self._contexts[made.id])
+            return LocalTransport(self._contexts[context.id])
 
     def repository(self, name: str) -> Transport:
         self.check_open()
@@ -221,12 +221,12 @@ class LocalCatalog(Catalog):
             raw = self.key_value.get(CATALOG_KEY)
             if raw is not None:
                 return decode_record(raw, CatalogRecord, key=CATALOG_KEY)
-            made = CatalogRecord(mint_file_id(environment=self.environment))
+            record = CatalogRecord(mint_file_id(environment=self.environment))
             try:
-                self.key_value.set_if(CATALOG_KEY, encode_record(made), expected=None)
+                self.key_value.set_if(CATALOG_KEY, encode_record(record), expected=None)
             except Conflict:
                 continue  # another process was faster
-            return made
+            return record
         raise self.race_error("creation")
 
     def race_error(self, operation: str) -> Conflict:
@@ -261,9 +261,9 @@ class LocalCatalog(Catalog):
                 self._refuse_overlap(folder, deleted.record, reason=reason)
 
     def _refuse_overlap(self, folder: str, record: RepositoryRecord, *, reason: str) -> None:
-        taken = namespace_folder(record.namespace, root_url=self.url)
-        if overlaps(folder, taken):
-            where = "is in use" if folder == taken else f"overlaps with {taken}, which is in use"
+        taken_folder = namespace_folder(record.namespace, root_url=self.url)
+        if overlaps(folder, taken_folder):
+            where = "is in use" if folder == taken_folder else f"overlaps with {taken_folder}, which is in use"
             raise AlreadyExists(
                 f"The namespace {folder} {where}: {reason}. Choose another folder.",
                 kind="namespace_in_use",
@@ -288,10 +288,10 @@ class LocalCatalog(Catalog):
         after = CatalogRecord(catalog_record.id, catalog_record.created_count + 1)
         puts = [(repository_key(name), encode_record(record)), (CATALOG_KEY, encode_record(after))]
         # Only this call writes this line, or this mark of a token that was never used, whatever other calls write.
-        unused = context.keys.cleanup(new_token(self.environment).id), str(context.now_ms()).encode()
+        cleanup_row = context.keys.cleanup(new_token(self.environment).id), str(context.now_ms()).encode()
         write_unique(
             self.key_value,
-            [*([unused] if bare else self._first_commit(context, committer)), *puts],
+            [*([cleanup_row] if bare else self._first_commit(context, committer)), *puts],
             expected={repository_key(name): None, CATALOG_KEY: encode_record(catalog_record)},
         )
         with self._lock:
@@ -329,8 +329,8 @@ class LocalCatalog(Catalog):
             check_commit_metadata(metadata)
             store = self.store.sub(namespace_folder(record.namespace, root_url=self.url))
             is_shared = is_shared_namespace(store, record)
-            changed = encode_record(msgspec.structs.replace(record, metadata=metadata, is_shared=is_shared))
-            if changed == raw or replace_record(self.key_value, key, changed, expected=raw):
+            new_raw = encode_record(msgspec.structs.replace(record, metadata=metadata, is_shared=is_shared))
+            if new_raw == raw or replace_record(self.key_value, key, new_raw, expected=raw):
                 return
         raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
 
@@ -349,9 +349,9 @@ class LocalCatalog(Catalog):
                 write_unique(self.key_value, [(keys.deleted, note)], [key, *branches], expected={key: raw})
             except Conflict:
                 continue  # its metadata changed, or another process has deleted it
-            created = self._branch_keys(keys)  # between the two; after the note none is created
-            if created:
-                self.key_value.write((), created)
+            new_keys = self._branch_keys(keys)  # between the two; after the note none is created
+            if new_keys:
+                self.key_value.write((), new_keys)
             with self._lock:
                 self._contexts.pop(record.uid, None)
                 self._known.pop(name, None)
@@ -365,8 +365,8 @@ class LocalCatalog(Catalog):
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
         with self.key_value.snapshot() as snapshot:
-            deleted = read_records(snapshot, DELETED_PREFIX, DeletedRepository, whole=True)
-            return tuple(repository for _, repository in deleted)
+            records = read_records(snapshot, DELETED_PREFIX, DeletedRepository, whole=True)
+            return tuple(repository for _, repository in records)
 
     def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
         """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""

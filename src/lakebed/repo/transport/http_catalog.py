@@ -64,8 +64,8 @@ class HttpCatalog(Catalog):
             if missing.kind != "repository_not_found":
                 raise
             # The server names no others. The nearest names are among those that the access key may see anyway.
-            near = self.repositories(ListRepositories(), amount=NAMES_COMPARED_MAX)
-            names = [transport.facts.name for transport in near]
+            similar = self.repositories(ListRepositories(), amount=NAMES_COMPARED_MAX)
+            names = [transport.facts.name for transport in similar]
             raise missing_repository(name, names=names, url=self.url) from missing
 
     def exists(self, name: str) -> bool:

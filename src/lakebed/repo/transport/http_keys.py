@@ -77,8 +77,8 @@ class RemoteAccessKeys:
         body: dict[str, Any] = {"role": role, "description": description}
         for kind, names in (("repositories", repositories), ("tables", tables)):
             body |= {} if names is None else {kind: list(names)}
-        made = self._client.send("POST", _KEYS, _Row, body)
-        return RemoteNewKey(made.key(), made.secret_access_key)
+        row = self._client.send("POST", _KEYS, _Row, body)
+        return RemoteNewKey(row.key(), row.secret_access_key)
 
     def list(self) -> list[RemoteAccessKey]:
         """All access keys, ordered by id."""
@@ -103,5 +103,5 @@ class RemoteAccessKeys:
 
     def rotate(self, access_key: str) -> RemoteNewKey:
         """Give an access key a new secret; the old one ends. Raises `NotFound`."""
-        made = self._client.send("POST", f"{_KEYS}/{quote_segment(access_key)}/rotate", _Row)
-        return RemoteNewKey(made.key(), made.secret_access_key)
+        row = self._client.send("POST", f"{_KEYS}/{quote_segment(access_key)}/rotate", _Row)
+        return RemoteNewKey(row.key(), row.secret_access_key)

@@ -116,8 +116,8 @@ class HttpObjects(ReferenceObjects):
         return entries
 
     def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
-        asked = ListObjects(ref=self.ref, prefix=prefix, after=after, delimiter=delimiter)
-        yield from self.transport.rows(asked, amount=None)
+        verb = ListObjects(ref=self.ref, prefix=prefix, after=after, delimiter=delimiter)
+        yield from self.transport.rows(verb, amount=None)
 
     def read(self, path: str, *, byte_range: ByteRange | None) -> Buffer:
         return self.transport.get(self.ref, path, byte_range=byte_range)
@@ -145,8 +145,8 @@ class HttpObjects(ReferenceObjects):
             )
 
     def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
-        what = Put(path, only_if_absent=only_if_absent)
-        self._with_retries(lambda: self.transport.put(self.ref, what, body))
+        verb = Put(path, only_if_absent=only_if_absent)
+        self._with_retries(lambda: self.transport.put(self.ref, verb, body))
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         """See `ReferenceObjects.put_stream`. Cost: an upload, and 1 request to stage it."""
@@ -207,11 +207,11 @@ class HttpObjects(ReferenceObjects):
 
 def _in_ranges(ranges: Sequence[ByteRange], read: Callable[[ByteRange], Buffer]) -> list[Buffer]:
     """Ranges in the order asked, with one read for each group of near ranges."""
-    joined = coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)
-    bodies = {span: memoryview(read(span)) for span in joined}
+    spans = coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)
+    bodies = {span: memoryview(read(span)) for span in spans}
 
     def part(start: int, end: int) -> Buffer:
-        whole = next(span for span in joined if span[0] <= start and end <= span[1])
-        return bodies[whole][start - whole[0] : end - whole[0]]
+        span_of_range = next(span for span in spans if span[0] <= start and end <= span[1])
+        return bodies[span_of_range][start - span_of_range[0] : end - span_of_range[0]]
 
     return [part(start, end) for start, end in ranges]

@@ -67,9 +67,9 @@ def ask(client: Client, verb: Described, path: str, *, headers: Mapping[str, str
         body = msgspec.json.encode(verb)
     except (TypeError, ValueError) as error:  # such as text that is not valid Unicode
         raise InvalidRequest(f"{verb.verb_name} does not take this: {error}.", kind="invalid_argument") from error
-    again, read_s = verb.changes_nothing, None if verb.effort == "long" else READ_S
+    may_repeat, read_s = verb.changes_nothing, None if verb.effort == "long" else READ_S
     reply = client.request(
-        "POST", path + verb.verb_name, body, headers={**_JSON, **headers}, again=again, read_s=read_s
+        "POST", path + verb.verb_name, body, headers={**_JSON, **headers}, again=may_repeat, read_s=read_s
     )
     return None if verb.gives is None else read_reply(reply.data, verb.gives)
 
@@ -88,13 +88,13 @@ def pages(
         return rows
 
     def following(rows: list[Any]) -> Iterator[Any]:
-        left = amount
+        rows_left = amount
         while True:
             yield from rows
-            left = None if left is None else left - len(rows)
-            if len(rows) < PAGE_COUNT_MAX or left == 0:
+            rows_left = None if rows_left is None else rows_left - len(rows)
+            if len(rows) < PAGE_COUNT_MAX or rows_left == 0:
                 return
-            rows = page(msgspec.structs.replace(verb, after=_row_name(rows[-1])), left)
+            rows = page(msgspec.structs.replace(verb, after=_row_name(rows[-1])), rows_left)
 
     return following(page(verb, amount))
 
@@ -247,13 +247,13 @@ def _prepend_line(line: bytes, body: bytearray | memoryview | Iterator[memoryvie
     """The message, then the bytes, in pieces that are worth a write."""
     yield line
     if isinstance(body, bytearray | memoryview):
-        yield from (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
+        yield from (body[start : start + _PIECE_BYTES] for start in range(0, len(body), _PIECE_BYTES))
         return
     pieces: list[bytes] = []
     size_bytes = 0
     for view in body:
-        for at in range(0, len(view), _PIECE_BYTES):
-            pieces.append(bytes(view[at : at + _PIECE_BYTES]))
+        for start in range(0, len(view), _PIECE_BYTES):
+            pieces.append(bytes(view[start : start + _PIECE_BYTES]))
             size_bytes += len(pieces[-1])
             if size_bytes >= _PIECE_BYTES:
                 yield b"".join(pieces)

@@ -81,11 +81,11 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
                 base = context.committed.empty
                 if base_id is not None:
                     base = load_commit(context, base_id, snapshot=snapshot).metarange
-        ours = right_commit.metarange
+        own_metarange = right_commit.metarange
 
         def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-            differences = diff_metaranges(context.committed, base, ours, start=first, end=last)
-            with explaining_missing(context, base, theirs, ours):
+            differences = diff_metaranges(context.committed, base, own_metarange, start=first, end=last)
+            with explaining_missing(context, base, theirs, own_metarange):
                 yield from (
                     differences if base.id == theirs.id else _against_left(context, differences, base=base, left=theirs)
                 )
@@ -139,19 +139,19 @@ def _against_left(
     for batch in differences:
         paths = batch.column("path")
         start, end = paths[0].as_py(), paths[-1].as_py() + b"\0"
-        kept = np.ones(batch.num_rows, np.bool_)
+        is_kept = np.ones(batch.num_rows, np.bool_)
         clashing = np.zeros(batch.num_rows, np.bool_)
-        for other in diff_metaranges(context.committed, base, left, start=start, end=end):
-            at = match_paths(paths, other.column("path"))
-            mine, theirs = (identities(rows.column("right"), where="a difference") for rows in (batch, other))
-            equal = same(mine, theirs, at)
-            kept &= ~equal
-            clashing |= (at >= 0) & ~equal
+        for difference in diff_metaranges(context.committed, base, left, start=start, end=end):
+            places = match_paths(paths, difference.column("path"))
+            mine, theirs = (identities(rows.column("right"), where="a difference") for rows in (batch, difference))
+            equal = same(mine, theirs, places)
+            is_kept &= ~equal
+            clashing |= (places >= 0) & ~equal
         if clashing.any():
             kinds = np.where(clashing, np.uint8(DiffKind.CONFLICT), batch.column("kind").to_numpy())
             batch = batch.set_column(batch.schema.get_field_index("kind"), DIFF_SCHEMA.field("kind"), pa.array(kinds))
-        if kept.any():
-            yield batch if kept.all() else batch.filter(pa.array(kept))
+        if is_kept.any():
+            yield batch if is_kept.all() else batch.filter(pa.array(is_kept))
 
 
 def _list_page(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:
@@ -173,12 +173,12 @@ def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]
                     continue
                 position = behind
                 break
-            at = key.find(page.mark, prefix_bytes) if page.mark else -1
-            if at < 0:
+            position_of_mark = key.find(page.mark, prefix_bytes) if page.mark else -1
+            if position_of_mark < 0:
                 path = text_of(key)
                 yield Difference(DiffKind(kind), path, _entry(left, path), _entry(right, path))
                 continue
-            common = key[: at + len(page.mark)]
+            common = key[: position_of_mark + len(page.mark)]
             yield Difference(DiffKind.CHANGED, text_of(common), is_prefix=True)
             behind, inside = prefix_range(common)[1] or common, 0
 
@@ -186,8 +186,8 @@ def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]
 def _rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int, bytes | None, bytes | None]]:
     """Rows of `DIFF_SCHEMA`, a chunk at a time: who stops early has looked at few."""
     for batch in batches:
-        for at in range(0, batch.num_rows, _CHUNK_ROW_COUNT):
-            columns = (column.to_pylist() for column in batch.slice(at, _CHUNK_ROW_COUNT).columns)
+        for start in range(0, batch.num_rows, _CHUNK_ROW_COUNT):
+            columns = (column.to_pylist() for column in batch.slice(start, _CHUNK_ROW_COUNT).columns)
             yield from zip(*columns, strict=True)
 
 

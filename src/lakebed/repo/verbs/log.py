@@ -103,15 +103,15 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
         rows: list[CommitWithId] = []
         with context.key_value.snapshot() as snapshot:
             reading = _Reading(context, self, snapshot=snapshot)
-            following = ""
+            next_token = ""
             for row in reading.rows():
                 if len(rows) == self.amount:
-                    return LogPage(rows, following)
+                    return LogPage(rows, next_token)
                 rows.append(row)
                 if len(rows) == self.amount:
                     if is_last:
                         break
-                    following = format_position(row.id, reading.waiting)
+                    next_token = format_position(row.id, reading.waiting)
                     reading.keep_position(row.id)
         return LogPage(rows, "")
 
@@ -133,10 +133,10 @@ class _Reading:
         starts: Sequence[str] = [self._start]
         self._behind: str | None = None
         if log.after is not None:
-            id, waiting = parse_position(log.after)
-            waiting = waiting or context.positions.get((self._start, log.first_parent, id))
-            if waiting:
-                starts = waiting
+            id, waiting_ids = parse_position(log.after)
+            waiting_ids = waiting_ids or context.positions.get((self._start, log.first_parent, id))
+            if waiting_ids:
+                starts = waiting_ids
             else:
                 self._behind = id
         self._walk = self._open_graph_walk(starts) or Walk(
@@ -173,9 +173,9 @@ class _Reading:
 
     def keep_position(self, id: str) -> None:
         """Remember the position of the walk, behind this commit."""
-        waiting = tuple(self._walk.waiting)
+        waiting_ids = tuple(self._walk.waiting)
         key = (self._start, self._log.first_parent, id)
-        self._context.positions.put(key, waiting, size_bytes=WAITING_BYTES * len(waiting))
+        self._context.positions.put(key, waiting_ids, size_bytes=WAITING_BYTES * len(waiting_ids))
 
     def rows(self) -> Iterator[CommitWithId]:
         """Commits that pass the filters."""

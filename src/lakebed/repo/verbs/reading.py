@@ -99,8 +99,8 @@ class Head(Verb[CommitWithId], frozen=True, kw_only=True):
     ref: str
 
     def run(self, context: RepositoryContext) -> CommitWithId:
-        resolved = resolve(context, self.ref)
-        return CommitWithId(resolved.commit_id, resolved.commit)
+        reference = resolve(context, self.ref)
+        return CommitWithId(reference.commit_id, reference.commit)
 
 
 @verb("blame_many", role="read", effort="compute", gives=dict[str, CommitWithId])

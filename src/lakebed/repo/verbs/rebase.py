@@ -58,7 +58,7 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
         def plan(sealed: SealedBranch) -> Move:
             check_clean(context, sealed, operation="rebase")
             commits = _own_commits(context, sealed, onto_id)
-            made: list[CommitWithId] = []
+            new_commits: list[CommitWithId] = []
             last = CommitWithId(onto_id, onto_commit)
             for id, commit in commits:
                 parent = load_commit(context, commit.parents[0]) if commit.parents else None
@@ -81,11 +81,11 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
                     metadata=commit.metadata,
                     committer=self.committer or commit.committer,
                 )
-                made.append(last)
-            return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in commits)])
+                new_commits.append(last)
+            return Move(last.id, commits=new_commits, relies_on=[onto_id, *(id for id, _ in commits)])
 
-        made = move_by_commits(context, branch, operation="rebase", plan=plan)
-        return made[-1] if made else CommitWithId(onto_id, onto_commit)
+        moved = move_by_commits(context, branch, operation="rebase", plan=plan)
+        return moved[-1] if moved else CommitWithId(onto_id, onto_commit)
 
 
 def _own_commits(context: RepositoryContext, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:

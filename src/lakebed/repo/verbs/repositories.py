@@ -88,8 +88,8 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
     amount: Amount = PAGE_COUNT_MAX
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
-        seen = (context for context in catalog.contexts(prefix=self.prefix, after=self.after) if sees(context.name))
-        return [facts_of(context) for context in islice(seen, max(0, self.amount))]
+        visible = (context for context in catalog.contexts(prefix=self.prefix, after=self.after) if sees(context.name))
+        return [facts_of(context) for context in islice(visible, max(0, self.amount))]
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts, changes=("name",), author="committer")
@@ -138,12 +138,12 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
                 is_shared=is_shared,
             )
             try:
-                made = catalog.store_new(
+                context = catalog.store_new(
                     self.name, record, catalog_record=catalog_record, committer=self.committer, bare=self.bare
                 )
             except Conflict:
                 continue
-            return facts_of(made)
+            return facts_of(context)
         raise catalog.race_error("creation")
 
 
@@ -167,10 +167,10 @@ class UpdateMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     removed: list[str] = msgspec.field(default_factory=list)
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> None:
-        removed = set(self.removed)
+        removed_keys = set(self.removed)
         catalog.change_metadata(
             self.name,
-            lambda before: {key: value for key, value in before.items() if key not in removed} | self.changed,
+            lambda before: {key: value for key, value in before.items() if key not in removed_keys} | self.changed,
         )
 
 

@@ -68,8 +68,8 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
                 return Move(sealed.record.commit_id)
             state = apply_sealed(context, sealed)
             head = sealed.head.metarange
-            kept = with_paths_of(context, state, source=head, intervals=intervals)
-            return Move(sealed.record.commit_id, compacted=None if same_state(context, head, kept) else kept)
+            new_state = with_paths_of(context, state, source=head, intervals=intervals)
+            return Move(sealed.record.commit_id, compacted=None if same_state(context, head, new_state) else new_state)
 
         move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=not is_partial)
         reset = CommitWithId(move.commit_id, heads[move.commit_id])

@@ -157,14 +157,14 @@ class Restore(Verb[Version], frozen=True, kw_only=True):
     def run(self, context: RepositoryContext) -> Version:
         name = context.record.default_branch
         check_committable(context, name)
-        id, old = resolve_commit(context, self.version)
+        id, old_commit = resolve_commit(context, self.version)
 
         def plan(sealed: SealedBranch) -> Move:
             check_clean(context, sealed, operation="restore")
             new = new_commit(
                 context,
                 parents=[(sealed.record.commit_id, sealed.head)],
-                metarange=old.metarange,
+                metarange=old_commit.metarange,
                 message=f"Restore {id}",
                 metadata={"restored": id},
                 committer=self.committer,

@@ -129,8 +129,8 @@ def list_namespaces(call: RepositoryCall) -> Response:
         _check_parent(catalog, _join_levels(parent))
         names = set()
     levels = [] if parent is None else [parent]
-    rows, following = cut_page(call, sorted(names), lambda name: [*levels, name])
-    return json({"namespaces": rows, "next-page-token": following})
+    rows, next_token = cut_page(call, sorted(names), lambda name: [*levels, name])
+    return json({"namespaces": rows, "next-page-token": next_token})
 
 
 def _check_parent(catalog: IcebergCatalog, name: str) -> None:
@@ -165,8 +165,8 @@ def list_tables(call: RepositoryCall) -> Response:
         return {"namespace": levels, "name": name} if catalog.has_table(namespace, name) else None
 
     names = (name for name in catalog.table_names(namespace) if may_see_table(caller, namespace, name))
-    rows, following = cut_page(call, names, row_of)
-    return json({"identifiers": rows, "next-page-token": following})
+    rows, next_token = cut_page(call, names, row_of)
+    return json({"identifiers": rows, "next-page-token": next_token})
 
 
 @ROUTES.add(
@@ -224,5 +224,5 @@ def list_views(call: RepositoryCall) -> Response:
     """List views: a lake has none."""
     catalog, namespace = namespace_of(call)
     catalog.namespace(namespace)
-    rows, following = cut_page(call, (), lambda name: name)
-    return json({"identifiers": rows, "next-page-token": following})
+    rows, next_token = cut_page(call, (), lambda name: name)
+    return json({"identifiers": rows, "next-page-token": next_token})

@@ -53,28 +53,28 @@ class ReferenceObjects:
 
     def size_of(self, path: str) -> int | None:
         """Return the size in bytes; None: this load did not make the object. Cost: nothing."""
-        known = self._made.get(path)
-        return None if known is None else known[1]
+        size_bytes = self._made.get(path)
+        return None if size_bytes is None else size_bytes[1]
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """Make an object if needed. Return its size in bytes.
 
         Cost: nothing, or 1 durable PUT. The first call also needs 1 LIST for 1000 objects.
         """
-        known = self._made.get(path)
-        if known is None:
+        size_bytes = self._made.get(path)
+        if size_bytes is None:
             body = encode()
             digest = digest_of(body)
-            fresh = self._list_fresh()
-            known = fresh.get(digest)
-            if known is None:
+            recent_paths = self._list_fresh()
+            size_bytes = recent_paths.get(digest)
+            if size_bytes is None:
                 extension = path.rpartition("~")[2].partition(".")[2]  # Java's client chooses its reader by it
                 name = f"{digest}-{mint_file_id(environment=self._environment)}.{extension}"
                 self._store.put(name, body, create_only=True)
                 self.written_count += 1
-                known = fresh[digest] = name, len(body)
-            self._made[path] = known
-        return known[1]
+                size_bytes = recent_paths[digest] = name, len(body)
+            self._made[path] = size_bytes
+        return size_bytes[1]
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
         """As `ensure`, immediately."""

@@ -117,9 +117,9 @@ class PaimonCatalog:
         Raises as `table`, and the errors of `use`. If `use` fails because the table was dropped, or is another one by
         now, open the table again and call `use` once more. Cost: that of `use` if the table was opened before.
         """
-        opened = self.table(database, object_name)
+        table = self.table(database, object_name)
         try:
-            return use(opened)
+            return use(table)
         except (NotFound, Conflict) as error:
             if is_in_reference(database) or error.kind not in _GONE:
                 raise
@@ -168,13 +168,13 @@ class PaimonCatalog:
     def id_of(self, table: Table) -> str:
         """Return the id of a table, which all its branches share. Cost: 1 GET, once."""
         first = table.context.main.schemas.load(0)
-        known = self._ids.get(table.url)
-        if known is None or known[0] is not first:
-            known = first, str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
+        table_id = self._ids.get(table.url)
+        if table_id is None or table_id[0] is not first:
+            table_id = first, str(uuid.uuid5(uuid.NAMESPACE_URL, f"{table.url}\n{encode_schema(first).decode()}"))
             if len(self._ids) >= _TABLES_MAX:
                 self._ids = {}
-            self._ids[table.url] = known
-        return known[1]
+            self._ids[table.url] = table_id
+        return table_id[1]
 
     def url_of(self, database: str, table: Table) -> str:
         """Return the URL at which clients find the files of a table."""
@@ -243,7 +243,7 @@ class PaimonCatalog:
 
         Cost: as `database`, and 1 write.
         """
-        taken = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
+        exists = AlreadyExists(f"There is a database {name!r} already.", kind="catalog_database_exists", database=name)
         try:
             self.database(name)
         except NotFound:
@@ -252,9 +252,9 @@ class PaimonCatalog:
             try:
                 self._records.set_if(_key(name), msgspec.json.encode(record), expected=None)
             except Conflict as faster:
-                raise taken from faster
+                raise exists from faster
             return
-        raise taken
+        raise exists
 
     def alter_database(
         self, name: str, *, removals: list[str], updates: Mapping[str, str], by: str, now_ms: int
@@ -267,16 +267,16 @@ class PaimonCatalog:
         for _ in range(_TRIES_MAX):
             raw, record = self._load(name) or (None, self.database(name))
             options = {key: value for key, value in record.options.items() if key not in removals}
-            changed = msgspec.structs.replace(
+            new_record = msgspec.structs.replace(
                 record, options={**options, **updates}, updated_at_ms=now_ms, updated_by=by
             )
             try:
-                self._records.set_if(_key(name), msgspec.json.encode(changed), expected=raw)
+                self._records.set_if(_key(name), msgspec.json.encode(new_record), expected=raw)
             except Conflict:
                 continue
-            known = [key for key in removals if key in record.options]
+            removed_keys = [key for key in removals if key in record.options]
             return {
-                "removed": known,
+                "removed": removed_keys,
                 "updated": list(updates),
                 "missing": [key for key in removals if key not in record.options],
             }

@@ -71,10 +71,10 @@ def columns_of(fields: Sequence[Mapping[str, Any]]) -> list[DataField]:
 
 def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange]) -> TableSchema:
     """Return the schema after all changes, with the next id. Raises `InvalidRequest`."""
-    changed = schema
+    new_schema = schema
     for change in changes:
-        changed = _apply(changed, change)
-    return replace(changed, id=schema.id + 1)
+        new_schema = _apply(new_schema, change)
+    return replace(new_schema, id=schema.id + 1)
 
 
 def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
@@ -87,8 +87,8 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
         case "updateComment":
             return set_comment(schema, change.comment or "")
         case "addColumn":
-            added = add_column(schema, _path(change), str(_type(change.data_type)), comment=change.comment)
-            return added if change.move is None else _move(added, change.move)
+            new_schema = add_column(schema, _path(change), str(_type(change.data_type)), comment=change.comment)
+            return new_schema if change.move is None else _move(new_schema, change.move)
         case "dropColumn":
             return drop_column(schema, _path(change))
         case "renameColumn":
@@ -135,9 +135,9 @@ def _move(schema: TableSchema, move: Move) -> TableSchema:
     if move.type == "BEFORE":
         if reference == move.field_name:
             raise _refused(f"column {reference!r} cannot be placed before itself")
-        others = [name for name in names if name != move.field_name]
-        place = others.index(reference)
-        return move_column(schema, move.field_name, after=others[place - 1] if place else None)
+        other_names = [name for name in names if name != move.field_name]
+        place = other_names.index(reference)
+        return move_column(schema, move.field_name, after=other_names[place - 1] if place else None)
     return move_column(schema, move.field_name, after=reference)
 
 

@@ -74,15 +74,15 @@ async def get_snapshot(call: RepositoryCall) -> Response:
         if not is_in_reference(database):  # tables in branches of repositories are opened for each request anyway
             table.context.schemas.confirm(table.schema, table.context.schemas.listed)
         snapshot = _newest(table)
-        live = table.context.manifests.live_entries(snapshot)
+        live_entries = table.context.manifests.live_entries(snapshot)
         return json(
             {
                 "snapshot": {
                     "snapshot": _raw(snapshot),
                     "recordCount": snapshot.total_record_count,
-                    "fileSizeInBytes": pc.sum(live["file_size"]).as_py() or 0,
-                    "fileCount": live.num_rows,
-                    "lastFileCreationTime": pc.max(live["creation_time_ms"]).as_py() or 0,
+                    "fileSizeInBytes": pc.sum(live_entries["file_size"]).as_py() or 0,
+                    "fileCount": live_entries.num_rows,
+                    "lastFileCreationTime": pc.max(live_entries["creation_time_ms"]).as_py() or 0,
                 }
             }
         )
@@ -116,8 +116,8 @@ def list_snapshots(call: RepositoryCall) -> Response:
         snapshot = table.context.snapshots.find(int(padded))
         return None if snapshot is None else _raw(snapshot)
 
-    rows, following = page.cut((f"{id:020d}" for id in table.context.snapshots.ids()), row_of)
-    return json({"snapshots": rows, "nextPageToken": following})
+    rows, next_token = page.cut((f"{id:020d}" for id in table.context.snapshots.ids()), row_of)
+    return json({"snapshots": rows, "nextPageToken": next_token})
 
 
 @ROUTES.add(
@@ -166,16 +166,16 @@ def _commit(
     """Commit. Return the table with its new snapshot; None: another commit came first."""
 
     def run(table: Table) -> tuple[Table, Snapshot] | None:
-        committed = commit_prepared(
+        committed_snapshot = commit_prepared(
             table.context,
             snapshot,
             base_uuid=body.base_snapshot_uuid,
             committer=committer,
             check_table=partial(_check_id, catalog, table, body.table_id),
         )
-        if committed is not None and is_in_reference(database):
-            check_kept(table, committed)
-        return None if committed is None else (table, committed)
+        if committed_snapshot is not None and is_in_reference(database):
+            check_kept(table, committed_snapshot)
+        return None if committed_snapshot is None else (table, committed_snapshot)
 
     return catalog.with_table(database, name, run)
 

@@ -48,8 +48,8 @@ def list_databases(call: RepositoryCall) -> Response:
     catalog, page, caller = catalog_of(call), PageOf.asked(call, _PATTERN), call.caller
     matches = pattern_of(call.query.get(_PATTERN))
     names = (name for name in catalog.databases_and_branches() if matches(name) and may_see_database(caller, name))
-    rows, following = page.cut(names, lambda name: name)
-    return json({"databases": rows, "nextPageToken": following})
+    rows, next_token = page.cut(names, lambda name: name)
+    return json({"databases": rows, "nextPageToken": next_token})
 
 
 @ROUTES.add("POST", DATABASES, "paimonCreateDatabase", needs="write", gives={200: None}, audited=True)

@@ -67,10 +67,10 @@ def _reshape(error: BaseException, plain: Response) -> Response:
     if isinstance(error, LakebedError) and plain.status_code != 500:
         resource, fact = _RESOURCES.get(error.kind, (None, ""))
         name = body.get("facts", {}).get(fact)
-    shown = PaimonError(
+    reply = PaimonError(
         body.get("explanation") or body["message"], resource, None if name is None else str(name), plain.status_code
     )
-    return reshape_reply(shown, plain)
+    return reshape_reply(reply, plain)
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)

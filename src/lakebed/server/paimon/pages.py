@@ -66,8 +66,8 @@ class PageOf:
             names: the names of all rows, ascending.
             row_of: makes a row; None: it does not exist any longer. Called only for rows of the page.
         """
-        following = (name for name in names if self.after is None or name > self.after)
-        rows = ((name, row) for name in following if (row := row_of(name)) is not None)
+        names_after = (name for name in names if self.after is None or name > self.after)
+        rows = ((name, row) for name in names_after if (row := row_of(name)) is not None)
         page = list(islice(rows, self.amount + 1))
         if len(page) <= self.amount:
             return [row for _, row in page], None
@@ -79,15 +79,15 @@ def _decode(token: str, list_name: str) -> str:
     try:
         if len(token) > _TOKEN_CHARACTERS_MAX:
             raise ValueError(token[:20])
-        known = decode_json(urlsafe_b64decode(token.encode()), _Token)
+        decoded_token = decode_json(urlsafe_b64decode(token.encode()), _Token)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
         raise InvalidRequest("The pageToken is not one of this server: begin the list again.", kind="page") from error
-    if known.of != list_name:
+    if decoded_token.of != list_name:
         raise InvalidRequest(
             "The pageToken belongs to another list, or to one with another pattern: begin this list again.",
             kind="page",
         )
-    return known.after
+    return decoded_token.after
 
 
 def pattern_of(text: str | None) -> Callable[[str], bool]:
@@ -103,17 +103,17 @@ def pattern_of(text: str | None) -> Callable[[str], bool]:
 
 def _is_like(name: str, parts: Sequence[str]) -> bool:
     """Match greedily: each ``%`` takes the shortest text, and only the last ``%`` is extended when the match fails."""
-    at = part = 0
+    position = part = 0
     retry: tuple[int, int] | None = None
-    while at < len(name):
+    while position < len(name):
         if part < len(parts) and parts[part] == "%":
             part += 1
-            retry = at, part
-        elif part < len(parts) and (parts[part] == "_" or parts[part][-1] == name[at]):
-            at, part = at + 1, part + 1
+            retry = position, part
+        elif part < len(parts) and (parts[part] == "_" or parts[part][-1] == name[position]):
+            position, part = position + 1, part + 1
         elif retry is not None:
-            at, part = retry[0] + 1, retry[1]
-            retry = at, part
+            position, part = retry[0] + 1, retry[1]
+            retry = position, part
         else:
             return False
     return all(rest == "%" for rest in parts[part:])

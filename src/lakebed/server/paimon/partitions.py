@@ -54,8 +54,8 @@ def list_partitions(call: RepositoryCall) -> Response:
     matches = pattern_of(call.query.get(_PATTERN))
     by_name = _load_partitions(catalog.look(database, name)[0])
     names = (name for name in sorted(by_name) if matches(name.rstrip(_AGAIN)))
-    rows, following = page.cut(names, by_name.get)
-    return json({"partitions": rows, "nextPageToken": following})
+    rows, next_token = page.cut(names, by_name.get)
+    return json({"partitions": rows, "nextPageToken": next_token})
 
 
 @ROUTES.add("POST", f"{_PARTITIONS}/list-by-names", "paimonListPartitionsByNames", needs="read", gives={200: dict})

@@ -63,8 +63,8 @@ def list_tags(call: RepositoryCall) -> Response:
     prefix = call.query.get(_PREFIX) or ""
     table, _ = catalog.look(database, name)
     names = (tag for tag in sorted(table.context.tags.names()) if tag.startswith(prefix))
-    rows, following = page.cut(names, lambda tag: tag)
-    return json({"tags": rows, "nextPageToken": following})
+    rows, next_token = page.cut(names, lambda tag: tag)
+    return json({"tags": rows, "nextPageToken": next_token})
 
 
 @ROUTES.add("POST", _TAGS, "paimonCreateTag", needs="write", gives={200: None}, audited=True)

@@ -89,10 +89,10 @@ def _list(call: RepositoryCall, member: str, row_of: Callable[[PaimonCatalog, st
     matches = pattern_of(call.query.get(_PATTERN))
     is_other_type = call.query.get("tableType", "table") not in ("", "table")
     catalog.database(database)
-    listed = () if is_other_type else catalog.table_names(database)
-    names = (name for name in listed if matches(name) and may_see_table(caller, database, name))
-    rows, following = page.cut(names, lambda name: row_of(catalog, database, name))
-    return json({member: rows, "nextPageToken": following})
+    table_names = () if is_other_type else catalog.table_names(database)
+    names = (name for name in table_names if matches(name) and may_see_table(caller, database, name))
+    rows, next_token = page.cut(names, lambda name: row_of(catalog, database, name))
+    return json({member: rows, "nextPageToken": next_token})
 
 
 @ROUTES.add("GET", TABLES, "paimonListTables", needs="read", gives={200: dict}, parameters=(*PAGE, NAME_PATTERNS[1]))
@@ -151,8 +151,8 @@ def list_all_tables(call: RepositoryCall) -> Response:
             return Identifier(database, name) if catalog.has_table(database, name) else None
         return None
 
-    rows, following = page.cut(sorted(names()), row_of)
-    return json({"tables": rows, "nextPageToken": following})
+    rows, next_token = page.cut(sorted(names()), row_of)
+    return json({"tables": rows, "nextPageToken": next_token})
 
 
 @ROUTES.add("POST", TABLES, "paimonCreateTable", needs="write", gives={200: None}, audited=True)

@@ -57,15 +57,15 @@ async def list_keys(call: RepositoryCall) -> Response:
 @ACCESS.add("POST", _KEYS, "createAccessKey", needs="admin", gives={201: AccessKeyWithSecret}, audited=True)
 async def create_key(call: RepositoryCall, body: AccessKeyCreation) -> AccessKeyWithSecret:
     """Create an access key; its secret is shown only in this reply."""
-    made = await call.quick(
+    access_key = await call.quick(
         call.site.keys.create,
         role=body.role,
         repositories=None if body.repositories is None else tuple(body.repositories),
         tables=None if body.tables is None else tuple(body.tables),
         description=body.description or "",
     )
-    call.subject = made.key.id
-    return _row_with_secret(made)
+    call.subject = access_key.key.id
+    return _row_with_secret(access_key)
 
 
 @ACCESS.add("GET", _KEY, "getAccessKey", needs="admin")

@@ -36,9 +36,9 @@ async def get_branch(call: RepositoryCall) -> Ref:
 @BRANCHES.add("GET", _ALL, "listBranches", needs="read", gives={200: Page[Ref]}, parameters=(*PAGE, _HIDDEN))
 async def list_branches(call: RepositoryCall) -> Response:
     """List branches."""
-    context, hidden = await call.context(), call.flag("show_hidden")
+    context, with_hidden = await call.context(), call.flag("show_hidden")
     return await call.list_page(
-        lambda page: branches.list_branches(context, prefix=page.prefix, after=page.after or None, hidden=hidden),
+        lambda page: branches.list_branches(context, prefix=page.prefix, after=page.after or None, hidden=with_hidden),
         key=lambda row: row[0],
         row=lambda row: Ref(row[0], row[1].commit_id),
     )
@@ -49,7 +49,7 @@ async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     context = await call.context(force=bool(body.force))
     call.subject = body.name
-    made = await call.heavy(
+    branch = await call.heavy(
         actions.create_branch,
         context,
         body.name,
@@ -57,7 +57,7 @@ async def create_branch(call: RepositoryCall, body: BranchCreation) -> Response:
         hidden=bool(body.hidden),
         committer=call.committer,
     )
-    return PlainTextResponse(made.commit_id, 201)
+    return PlainTextResponse(branch.commit_id, 201)
 
 
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", parameters=(FORCE,), audited=True, frees_space=True)

@@ -65,8 +65,8 @@ async def commit(call: RepositoryCall, body: CommitCreation) -> CommitRow:
         prefixes=None if body.paths is None else [path for path in body.paths if path.endswith("/")],
     )
     # Clients of lakeFS send no message in transactions.
-    made = await call.heavy(commit.run, context, allow_empty_message=True)
-    return commit_row(made.id, made.commit)
+    commit_with_id = await call.heavy(commit.run, context, allow_empty_message=True)
+    return commit_row(commit_with_id.id, commit_with_id.commit)
 
 
 @COMMITS.add("GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read")
@@ -114,9 +114,9 @@ async def log_commits(call: RepositoryCall) -> Response:
 
     def read() -> Response:
         page = log.page(context, is_last=limit)
-        following = page.following
+        next_token = page.following
         rows = [commit_row(*row) for row in page.rows]
-        return json(Page(Pagination(bool(following), following, len(rows), AMOUNT_MAX), rows))
+        return json(Page(Pagination(bool(next_token), next_token, len(rows), AMOUNT_MAX), rows))
 
     return await call.heavy(read)
 
@@ -139,8 +139,8 @@ async def merge(call: RepositoryCall) -> MergeResult:
         prefix=body.prefix or "",
         allow_empty=bool(body.allow_empty or body.force),
     )
-    made = await call.heavy(merge.run, context)
-    return MergeResult(made.id)
+    merge_commit = await call.heavy(merge.run, context)
+    return MergeResult(merge_commit.id)
 
 
 @COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read")
@@ -181,8 +181,8 @@ async def revert(call: RepositoryCall, body: RevertCreation) -> None:
 )
 async def cherry_pick(call: RepositoryCall, body: CherryPickCreation) -> CommitRow:
     """Make one commit's changes again, in a new commit on a branch."""
-    made = await _pick(call, CherryPick, body)
-    return commit_row(made.id, made.commit)
+    picked_commit = await _pick(call, CherryPick, body)
+    return commit_row(picked_commit.id, picked_commit.commit)
 
 
 async def _pick(

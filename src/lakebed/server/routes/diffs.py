@@ -98,7 +98,9 @@ def _choose_sides(context: RepositoryContext, left: str, right: str) -> tuple[st
     """
     names = f"{left}/diff/{right}".split("/")
     sides = [
-        ("/".join(names[:at]), "/".join(names[at + 1 :])) for at in range(1, len(names) - 1) if names[at] == "diff"
+        ("/".join(names[:place]), "/".join(names[place + 1 :]))
+        for place in range(1, len(names) - 1)
+        if names[place] == "diff"
     ]
     existing = [pair for pair in sides if all(_is_reference(context, text) for text in pair)]
     if len(existing) > 1:

@@ -74,8 +74,8 @@ async def dump(call: RepositoryCall) -> RefsDumpBody:
     """Dump commits, branches and tags into the repository's namespace, and answer when that is done."""
     context = await call.context()
     task = await call.quick(record_task, context, "dump")
-    done = await call.run("long", lambda: run_task(context, task.id))
-    return convert(done.facts, RefsDumpBody)
+    ended_task = await call.run("long", lambda: run_task(context, task.id))
+    return convert(ended_task.facts, RefsDumpBody)
 
 
 @DUMPS.add("PUT", _REFS + "restore", "restoreRefs", tag="internal", needs="write", gives={200: None}, audited=True)

@@ -54,8 +54,8 @@ async def reply_with_found(
     for _ in range(LOOKS_MAX - 1):
         try:
             return await reply(entry)
-        except NotFound as gone:
-            entry = await call.look(find_newer, find, entry, gone=gone)
+        except NotFound as error:
+            entry = await call.look(find_newer, find, entry, gone=error)
     return await reply(entry)
 
 

@@ -30,14 +30,14 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 async def start(call: RepositoryCall, body: ImportCreation) -> ImportStarted:
     """Start an import, which runs in the background."""
     context, root_url = await call.context(), call.site.repositories.url
-    imported = ImportObjects(
+    verb = ImportObjects(
         branch=call.path["branch"],
         sources=[_source(location, root_url=root_url) for location in body.paths],
         message=body.commit.message or "Import objects",
         metadata=body.commit.metadata,
         committer=call.committer,
     )
-    import_id = await call.quick(imported.start, context, force=bool(body.force))
+    import_id = await call.quick(verb.start, context, force=bool(body.force))
     call.site.imports.start(context, import_id)
     return ImportStarted(import_id)
 

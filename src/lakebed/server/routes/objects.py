@@ -188,8 +188,8 @@ async def upload_object(call: RepositoryCall) -> Response:
     content_type = call.header(b"content-type") or _ANY_TYPE
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     if content_type.startswith(FORM):
-        chunks, named = await form_content(chunks, content_type=content_type)
-        content_type = named or _ANY_TYPE
+        chunks, named_type = await form_content(chunks, content_type=content_type)
+        content_type = named_type or _ANY_TYPE
     body, rest = await whole_or_stream(chunks, bytes_max=call.site.options.small_object_bytes)
     if rest is None and condition is None:
         upload = SmallUpload(path, lambda: body, content_type, metadata)

@@ -117,11 +117,13 @@ async def complete_upload(call: RepositoryCall, body: CompletePresignMultipartUp
     _check_address(context, upload_id, body.physical_address)
     content_type = body.content_type or data.CONTENT_TYPE
     metadata = data.check_metadata(body.user_metadata or {}, content_type=content_type)
-    wanted = [WantedPart(part.part_number, part.etag.strip().strip('"')) for part in body.parts]
-    stated = multipart.Stated(description=(content_type, metadata))
+    wanted_parts = [WantedPart(part.part_number, part.etag.strip().strip('"')) for part in body.parts]
+    stated_facts = multipart.Stated(description=(content_type, metadata))
 
     def complete() -> Entry:
-        return multipart.complete_upload(context, upload_id, branch=branch, path=path, wanted=wanted, stated=stated)
+        return multipart.complete_upload(
+            context, upload_id, branch=branch, path=path, wanted=wanted_parts, stated=stated_facts
+        )
 
     entry = await call.transfer(complete)
     return object_stats(path, entry, address=data.physical_url(context, entry))
@@ -172,11 +174,11 @@ async def upload_part(call: RepositoryCall) -> Response:
     check_permission(holder, Permission("fs:WriteObject", object_resource(repository, path)))
     context = await call.site.context(repository)
     _, raw = await call.quick(multipart.open_upload, context, upload_id, branch=branch, path=path)
-    stored = await call.upload(
+    entry = await call.upload(
         call.chunks(bytes_max=call.site.options.object_bytes_max), into=lambda pieces: data.upload(context, pieces)
     )
-    await call.quick(multipart.put_part, context, upload_id, number=int(part), stored=stored, expected=raw)
-    return Response(headers={"etag": f'"{stored.checksum}"'})
+    await call.quick(multipart.put_part, context, upload_id, number=int(part), stored=entry, expected=raw)
+    return Response(headers={"etag": f'"{entry.checksum}"'})
 
 
 async def _sign(

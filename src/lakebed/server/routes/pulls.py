@@ -108,8 +108,8 @@ async def merge(call: RepositoryCall) -> MergeResult:
     context, call.subject = await call.context(force=bool(body.force)), call.path["pull_request"]
     pull = await call.quick(load_pull, context, call.subject)
     call.check(Permission("fs:CreateCommit", f"{REPOSITORIES}{context.name}/branch/{pull.destination}"))
-    made = await call.heavy(_merge, context, call.subject, body, committer=call.committer)
-    return MergeResult(made)
+    commit_id = await call.heavy(_merge, context, call.subject, body, committer=call.committer)
+    return MergeResult(commit_id)
 
 
 def _merge(context: RepositoryContext, id: str, body: MergeCreation, *, committer: str) -> str:

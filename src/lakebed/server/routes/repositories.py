@@ -80,7 +80,7 @@ async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> R
     if call.flag("bare"):
         check_bare(call.caller)
     call.subject = body.name
-    made = await call.quick(
+    context = await call.quick(
         call.site.repositories.create,
         body.name,
         namespace=body.storage_namespace,
@@ -90,8 +90,8 @@ async def create_repository(call: RepositoryCall, body: RepositoryCreation) -> R
         bare=call.flag("bare"),
     )
     if body.sample_data:
-        await call.heavy(add_sample_data, made.branch(), committer=call.committer)
-    return repository_row(made.name, context_of(made).record, root_url=call.site.repositories.url)
+        await call.heavy(add_sample_data, context.branch(), committer=call.committer)
+    return repository_row(context.name, context_of(context).record, root_url=call.site.repositories.url)
 
 
 def _check_namespace(namespace: str) -> None:

@@ -95,8 +95,10 @@ def diff_row(difference: Difference, *, with_right: bool = False) -> DiffRow:
     size_bytes = UNSET if entry is None else entry.size_bytes
     right: DiffObjectStat | UnsetType = UNSET
     if with_right and difference.right is not None:
-        has = difference.right
-        right = DiffObjectStat(has.checksum, has.modified_ms // 1000, has.content_type, has.metadata)
+        right_entry = difference.right
+        right = DiffObjectStat(
+            right_entry.checksum, right_entry.modified_ms // 1000, right_entry.content_type, right_entry.metadata
+        )
     return DiffRow(_TYPES[difference.kind], difference.path, "object", size_bytes, right)  # type: ignore[arg-type]
 
 

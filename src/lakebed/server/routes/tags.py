@@ -38,8 +38,8 @@ async def create_tag(call: RepositoryCall, body: TagCreation) -> Ref:
     """Create a tag."""
     context = await call.context(force=bool(body.force))
     call.subject = body.id
-    made = await call.heavy(_create, context, body.id, ref=body.ref, owner=call.committer)
-    return Ref(body.id, made)
+    tag = await call.heavy(_create, context, body.id, ref=body.ref, owner=call.committer)
+    return Ref(body.id, tag)
 
 
 def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> str:

@@ -60,9 +60,9 @@ async def _list(
 ) -> Response:
     identity = await call.quick(call.site.keys.identity.read)
     rows: dict[str, User] | dict[str, Group] | dict[str, Policy] = getattr(identity, kind)
-    shown = partial(_ROWS[kind], identity)
+    row_of = partial(_ROWS[kind], identity)
     return await call.list_page(
-        lambda page: _page(rows if names is None else names, page), key=lambda name: name, row=shown
+        lambda page: _page(rows if names is None else names, page), key=lambda name: name, row=row_of
     )
 
 
@@ -181,9 +181,9 @@ def _credentials_row(key: AccessKey) -> CredentialsRow:
 )
 async def create_credentials(call: RepositoryCall) -> CredentialsWithSecret:
     """Create an access key of a user; its secret is shown only in this reply."""
-    made = await call.quick(call.site.keys.create_of_user, call.path["user"])
-    call.subject = made.key.id
-    return CredentialsWithSecret(made.key.id, made.secret, made.key.created_at_ms // 1000)
+    access_key = await call.quick(call.site.keys.create_of_user, call.path["user"])
+    call.subject = access_key.key.id
+    return CredentialsWithSecret(access_key.key.id, access_key.secret, access_key.key.created_at_ms // 1000)
 
 
 @USERS.add("GET", _USER + "/credentials/{access_key}", "getCredentials", needs=_NEEDS)

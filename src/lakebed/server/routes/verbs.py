@@ -75,8 +75,8 @@ async def _open(call: RepositoryCall) -> RepositoryContext:
     Raises `NotFound`, also if another repository has its name now.
     """
     context = await call.context()
-    opened = call.header(REPOSITORY_ID_HEADER.encode())
-    if opened is not None and opened != context.record.uid:
+    repository_id = call.header(REPOSITORY_ID_HEADER.encode())
+    if repository_id is not None and repository_id != context.record.uid:
         raise deletion_error(context.name)
     return context
 
@@ -158,19 +158,19 @@ async def put(call: RepositoryCall) -> Entry | None:
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     line, rest = await _first_line(chunks)
     try:
-        what = decode_json(line, Put)
+        verb = decode_json(line, Put)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
     transport, branch = LocalTransport(await _open(call)), check_branch_name(name)
     if only_ask:
-        if what.path is not None:
-            await call.quick(transport.check_put, branch, what)
+        if verb.path is not None:
+            await call.quick(transport.check_put, branch, verb)
         return None
-    store = partial(transport.put, branch, what)
-    body, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
-    if more is None:
+    store = partial(transport.put, branch, verb)
+    body, rest_of_body = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
+    if rest_of_body is None:
         return await call.quick(store, body)
-    return await call.upload(more, into=store)
+    return await call.upload(rest_of_body, into=store)
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
@@ -178,9 +178,9 @@ async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterato
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk
-        at = buffer.find(b"\n", max(0, len(buffer) - len(chunk)))
-        if at >= 0:
-            return bytes(buffer[:at]), prepend([bytes(buffer[at + 1 :])], chunks)
+        position = buffer.find(b"\n", max(0, len(buffer) - len(chunk)))
+        if position >= 0:
+            return bytes(buffer[:position]), prepend([bytes(buffer[position + 1 :])], chunks)
         if len(buffer) > _LINE_BYTES_MAX:
             break
     raise InvalidRequest("The body has no line of JSON before the bytes.", kind="invalid_body")
@@ -207,22 +207,24 @@ async def read(call: RepositoryCall) -> Response:
     ref, path = call.required("ref"), call.required("path")
     address = call.query.get("address")
     size_bytes = call.integer("size", default=0, low=0, high=_SIZE_MAX)
-    wanted = None
+    byte_range = None
     if "start" in call.query or "end" in call.query:
-        wanted = (
+        byte_range = (
             call.integer("start", default=0, low=-_SIZE_MAX, high=_SIZE_MAX),
             call.integer("end", default=_SIZE_MAX, low=-_SIZE_MAX, high=_SIZE_MAX),
         )
     context = await _open(call)
 
     async def reply(entry: Entry) -> Response:
-        start, end = (0, entry.size_bytes) if wanted is None else wanted
+        start, end = (0, entry.size_bytes) if byte_range is None else byte_range
         count = max(0, min(end, entry.size_bytes) - start)
         headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
         if count <= call.site.options.small_object_bytes:
-            return Response(await call.read_small(context, entry, byte_range=wanted), headers=headers)
+            return Response(await call.read_small(context, entry, byte_range=byte_range), headers=headers)
         chunk_bytes = call.site.options.chunk_bytes
-        chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
+        chunks = await call.download(
+            lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        )
         return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
 
     return await reply_with_found(call, lambda: _find_entry(context, ref, path, address, size_bytes), reply)

@@ -228,9 +228,9 @@ def _find(method: str, target: Target, headers: HeaderTexts) -> Operation:
     for operation in _OPERATIONS.get((method, level), ()):
         if operation.query <= names and (not operation.header or operation.header in headers):
             _check_headers_served(headers)
-            others = (names & _SUBRESOURCES) - operation.query
-            if others:
-                raise s3_error("NotImplemented", f"The operation {min(others)} is not served.")
+            other_names = (names & _SUBRESOURCES) - operation.query
+            if other_names:
+                raise s3_error("NotImplemented", f"The operation {min(other_names)} is not served.")
             return operation
     if names & _SUBRESOURCES:
         raise s3_error("NotImplemented", f"The operation {min(names & _SUBRESOURCES)} is not served.")

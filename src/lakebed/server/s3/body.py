@@ -71,18 +71,18 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
         raise s3_error(
             "InvalidArgument", "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a STREAMING- word, or a SHA-256."
         )
-    decoded: int | None = None
+    decoded_bytes: int | None = None
     if payload in _CHUNKED:
         text = headers.get("x-amz-decoded-content-length", "")
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
             raise s3_error("MissingContentLength", "A chunked body needs x-amz-decoded-content-length.")
-        decoded = int(text)
+        decoded_bytes = int(text)
     md5 = headers.get("content-md5")
     if md5 is not None and len(_from_base64(md5)) != 16:
         raise s3_error("InvalidDigest", "The Content-MD5 you specified is not valid.")
-    stated = [name for name in headers if name.startswith(HEADER)]
+    checksum_headers = [name for name in headers if name.startswith(HEADER)]
     checksums: dict[str, str] = {}
-    for name in stated:
+    for name in checksum_headers:
         checksum, value = new_checksum(name.removeprefix(HEADER)), headers[name]
         if checksum is not None:
             if len(_from_base64(value)) != len(checksum.digest()):
@@ -90,10 +90,10 @@ def plan_body(signature: Signature, key: bytes, headers: Mapping[str, str]) -> B
             checksums[name.removeprefix(HEADER)] = value
     announced = headers.get("x-amz-trailer", "")
     trailers = frozenset([name.strip().lower() for name in announced.split(",") if name.strip()])
-    for name in (*stated, *trailers):
+    for name in (*checksum_headers, *trailers):
         if is_checksum(name) and new_checksum(name.removeprefix(HEADER)) is None:
             raise s3_error("NotImplemented", f"The checksum {name} is not known here, and would not be compared.")
-    return BodyPlan(signature, key, decoded, checksums, trailers, md5)
+    return BodyPlan(signature, key, decoded_bytes, checksums, trailers, md5)
 
 
 def _from_base64(text: str) -> bytes:
@@ -111,13 +111,13 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
             ``BadDigest``: after the last piece at the latest.
     """
     updates: list[Callable[[Buffer], None]] = []
-    running = None
+    running_checksums = None
     if plan.checksums or plan.trailers:
-        running = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
-        updates.append(running.update)
-    whole = hashlib.sha256() if is_sha256(plan.signature.payload) else None
-    if whole is not None:
-        updates.append(whole.update)
+        running_checksums = RunningChecksums(plan.checksums, [name.removeprefix(HEADER) for name in plan.trailers])
+        updates.append(running_checksums.update)
+    whole_hash = hashlib.sha256() if is_sha256(plan.signature.payload) else None
+    if whole_hash is not None:
+        updates.append(whole_hash.update)
     md5 = None if plan.md5 is None else hashlib.md5(usedforsecurity=False)
     if md5 is not None:
         updates.append(md5.update)
@@ -132,15 +132,15 @@ def decode(pieces: Iterable[Buffer], plan: BodyPlan) -> Iterator[Buffer]:
         raise s3_error(
             "IncompleteBody", f"The body has {size_bytes} bytes, and its headers announced {plan.decoded_bytes}."
         )
-    if whole is not None and whole.hexdigest() != plan.signature.payload:
+    if whole_hash is not None and whole_hash.hexdigest() != plan.signature.payload:
         raise s3_error(
             "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
         )
     if md5 is not None and md5.digest() != _from_base64(plan.md5 or ""):
         raise s3_error("BadDigest", "The Content-MD5 you specified did not match what we received.")
-    if running is not None:
+    if running_checksums is not None:
         _check_trailers(plan, trailers)
-        running.check(trailers)
+        running_checksums.check(trailers)
 
 
 def _check_trailers(plan: BodyPlan, trailers: Mapping[str, str]) -> None:
@@ -175,8 +175,8 @@ class RunningChecksums:
     def check(self, trailers: Mapping[str, str] = {}) -> None:
         """Compare the checksums with the stated values. Raises ``BadDigest``."""
         for name, checksum in self._running.items():
-            stated = self._stated.get(name) or trailers.get(HEADER + name)
-            if stated is not None and stated.strip() != b64encode(checksum.digest()).decode():
+            stated_checksum = self._stated.get(name) or trailers.get(HEADER + name)
+            if stated_checksum is not None and stated_checksum.strip() != b64encode(checksum.digest()).decode():
                 raise s3_error("BadDigest", f"The {name.upper()} you specified did not match the calculated checksum.")
 
 
@@ -208,9 +208,9 @@ class _Reader:
             if len(line) > _LINE_BYTES_MAX:
                 raise _malformed()
             head = bytes(self._view[:_LINE_BYTES_MAX])
-            taken = head[: head.find(b"\n") + 1] or head
-            line += taken
-            self._view = self._view[len(taken) :]
+            line_part = head[: head.find(b"\n") + 1] or head
+            line += line_part
+            self._view = self._view[len(line_part) :]
         return line.removesuffix(b"\n").removesuffix(b"\r")
 
     def take(self, size_bytes: int) -> Iterator[memoryview]:
@@ -264,19 +264,19 @@ def _read_trailers(reader: _Reader, plan: BodyPlan, trailers: dict[str, str], *,
         previous: the signature of the last chunk; None: chunks are not signed.
     """
     block = ""
-    stated = None
+    stated_signature = None
     while not reader.is_at_end() and (line := reader.line()):
         name, mark, value = line.decode("latin-1").partition(":")
         name = name.strip().lower()
         if not mark or len(trailers) >= _TRAILERS_MAX:
             raise _malformed()
         if name == _TRAILER_SIGNATURE:
-            stated = value.strip()
+            stated_signature = value.strip()
         else:
             trailers[name] = value.strip()
             block += f"{name}:{value.strip()}\n"
     if previous is not None and plan.signature.payload == SIGNED_CHUNKS_TRAILER:
         signature, digest = plan.signature, hashlib.sha256(block.encode("latin-1")).hexdigest()
         text = f"AWS4-HMAC-SHA256-TRAILER\n{signature.timestamp}\n{signature.scope}\n{previous}\n{digest}"
-        if stated is None or not is_signature(stated, sign(plan.key, text)):
+        if stated_signature is None or not is_signature(stated_signature, sign(plan.key, text)):
             raise mismatch()

@@ -36,14 +36,14 @@ async def list_buckets(call: S3Call) -> Response:
     prefix, after = call.pairs.get("prefix", ""), call.pairs.get("continuation-token", "")
     amount = call.number("max-buckets", default=_BUCKETS_MAX, high=_BUCKETS_MAX)
     buckets = await call.heavy(lambda: list(islice(_buckets(call, prefix, after), amount + 1)))
-    shown = buckets[:amount]
+    page = buckets[:amount]
     rows: list[tuple[str, Value]] = [
         ("Bucket", [("Name", name), ("CreationDate", iso_time(made_ms)), ("BucketRegion", REGION)])
-        for name, made_ms in shown
+        for name, made_ms in page
     ]
     fields: list[tuple[str, Value]] = [("Owner", owner_fields(call.caller.id)), ("Buckets", rows)]
-    if len(buckets) > amount and shown:
-        fields.append(("ContinuationToken", shown[-1][0]))
+    if len(buckets) > amount and page:
+        fields.append(("ContinuationToken", page[-1][0]))
     if prefix:
         fields.append(("Prefix", prefix))
     return Response(render("ListAllMyBucketsResult", fields), media_type=XML_TYPE)
@@ -59,8 +59,8 @@ def _buckets(call: S3Call, prefix: str, after: str) -> Iterator[tuple[str, int]]
                 yield repository.name, repository.created_at_ms
     elif call.caller.sees(name) and _may_list(call, name) and repositories.exists(name):
         context = context_of(repositories.repository(name))
-        behind = after.removeprefix(name + ".") if after else None
-        for branch, record in branches.list_branches(context, prefix=branch_prefix, after=behind):
+        branch_after = after.removeprefix(name + ".") if after else None
+        for branch, record in branches.list_branches(context, prefix=branch_prefix, after=branch_after):
             yield f"{name}.{branch}", record.created_at_ms or context.record.created_at_ms
 
 

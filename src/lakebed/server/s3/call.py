@@ -196,17 +196,17 @@ class S3Call(RepositoryCall):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
             def store_whole() -> R:
-                stored = store(decode_whole())
-                finish(stored)
-                return stored
+                entry = store(decode_whole())
+                finish(entry)
+                return entry
 
             if store_small is not None:
                 return await store_small(decode_whole, len(body))
             return await self.quick(store_whole)
-        stored = await self.upload(rest, into=lambda pieces: store(decode(pieces, self.body_plan)))
+        entry = await self.upload(rest, into=lambda pieces: store(decode(pieces, self.body_plan)))
         await self.quick(self.check_key)  # the upload may have taken hours
-        await self.quick(finish, stored)
-        return stored
+        await self.quick(finish, entry)
+        return entry
 
     def check_key(self) -> None:
         """Refuse a caller whose permissions have ended: since the request began a key was revoked, or a policy changed.

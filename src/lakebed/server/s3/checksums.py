@@ -68,10 +68,10 @@ def _shift(polynomial: int, byte_count_log2: int) -> Words:
 
 def _apply(matrix: Words, states: Words) -> Words:
     """Advance each state by a matrix of `_shift`."""
-    moved = np.zeros_like(states)
+    new_states = np.zeros_like(states)
     for bit in range(64):
-        moved ^= np.where((states >> np.uint64(bit)) & np.uint64(1), matrix[bit], np.uint64(0))
-    return moved
+        new_states ^= np.where((states >> np.uint64(bit)) & np.uint64(1), matrix[bit], np.uint64(0))
+    return new_states
 
 
 class LinearCrc:

@@ -84,12 +84,12 @@ def _list_below(context: RepositoryContext, ref: str, prefix: str, page: KeyPage
             return []  # after all keys of the reference
         after = page.after[len(begin) :]
     try:
-        below = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
+        items = _list_reference(context, ref, KeyPage(prefix, after, page.delimiter, page.amount))
     except (NotFound, InvalidRequest) as error:
         if error.kind not in ("reference_not_found", "invalid_reference"):
             raise
         return []
-    return [Listed(begin + listed.path, listed.entry) for listed in below]
+    return [Listed(begin + item.path, item.entry) for item in items]
 
 
 def _list_branches(context: RepositoryContext, page: KeyPage) -> Iterator[Listed]:
@@ -99,14 +99,16 @@ def _list_branches(context: RepositoryContext, page: KeyPage) -> Iterator[Listed
     names = sorted(
         (name for name, _ in list_branches(context, prefix=page.prefix)), key=lambda name: f"{name}/".encode()
     )
-    behind = page.after
+    after_key = page.after
     for name in names:
         key = f"{name}/"
-        at = key.find(page.delimiter, len(page.prefix)) if page.delimiter else -1
-        if at >= 0:
-            common = key[: at + 1]
-            if common.encode() > behind.encode() or (behind == page.after and _is_cut(context, name, common, page)):
-                behind = common
+        position = key.find(page.delimiter, len(page.prefix)) if page.delimiter else -1
+        if position >= 0:
+            common = key[: position + 1]
+            if common.encode() > after_key.encode() or (
+                after_key == page.after and _is_cut(context, name, common, page)
+            ):
+                after_key = common
                 yield Listed(common)
             continue
         after = page.after
@@ -196,11 +198,11 @@ def _rows(shown: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple
     fields: list[tuple[str, Value]] = []
     commons: list[tuple[str, Value]] = []
     tail: list[tuple[str, Value]] = [] if owner is None else [("Owner", owner_fields(owner))]
-    for listed in shown.rows:
-        if listed.entry is None:
-            commons.append(("CommonPrefixes", [("Prefix", encode(listed.path))]))
+    for item in shown.rows:
+        if item.entry is None:
+            commons.append(("CommonPrefixes", [("Prefix", encode(item.path))]))
         else:
-            fields.append(("Contents", [*_contents(encode(listed.path), listed.entry), *tail]))
+            fields.append(("Contents", [*_contents(encode(item.path), item.entry), *tail]))
     return fields + commons
 
 
@@ -230,16 +232,16 @@ async def list_objects_v2(call: S3Call) -> Response:
         raise s3_error("InvalidArgument", "list-type is 2, or is left out.")
     encode = KeyEncoding(call)
     token, start_after = call.pairs.get("continuation-token"), call.pairs.get("start-after", "")
-    shown, amount = await _read(call, after=_key_of(token) if token else start_after)
-    fields = [*_head(call, encode, shown, amount), ("KeyCount", len(shown.rows))]
+    page, amount = await _read(call, after=_key_of(token) if token else start_after)
+    fields = [*_head(call, encode, page, amount), ("KeyCount", len(page.rows))]
     if start_after:
         fields.append(("StartAfter", encode(start_after)))
     if token is not None:
         fields.append(("ContinuationToken", token))
-    if shown.is_truncated:
-        fields.append(("NextContinuationToken", _token(shown.last)))
+    if page.is_truncated:
+        fields.append(("NextContinuationToken", _token(page.last)))
     owner = call.caller.id if call.pairs.get("fetch-owner") == "true" else None
-    return Response(render("ListBucketResult", [*fields, *_rows(shown, encode, owner=owner)]), media_type=XML_TYPE)
+    return Response(render("ListBucketResult", [*fields, *_rows(page, encode, owner=owner)]), media_type=XML_TYPE)
 
 
 @LISTING.add("GET", "bucket", "ListObjectVersions", needs="read", query=("versions",))
@@ -247,12 +249,12 @@ async def list_object_versions(call: S3Call) -> Response:
     """List objects, each with the version null: there are no others, and tools clean up with this."""
     encode = KeyEncoding(call)
     marker = call.pairs.get("key-marker", "")
-    shown, amount = await _read(call, after=marker)
-    fields = [*_head(call, encode, shown, amount), ("KeyMarker", encode(marker)), ("VersionIdMarker", "")]
-    if shown.is_truncated:
-        fields += [("NextKeyMarker", encode(shown.last)), ("NextVersionIdMarker", "null")]
+    page, amount = await _read(call, after=marker)
+    fields = [*_head(call, encode, page, amount), ("KeyMarker", encode(marker)), ("VersionIdMarker", "")]
+    if page.is_truncated:
+        fields += [("NextKeyMarker", encode(page.last)), ("NextVersionIdMarker", "null")]
     latest: list[tuple[str, Value]] = [("VersionId", "null"), ("IsLatest", True)]
-    for name, value in _rows(shown, encode, owner=call.caller.id):
+    for name, value in _rows(page, encode, owner=call.caller.id):
         is_key = name == "Contents"
         assert not isinstance(value, str | int)
         fields.append(("Version", [*value, *latest]) if is_key else (name, value))
@@ -263,9 +265,9 @@ async def list_objects(call: S3Call) -> Response:
     """List keys, with markers."""
     encode = KeyEncoding(call)
     marker = call.pairs.get("marker", "")
-    shown, amount = await _read(call, after=marker)
-    fields = [*_head(call, encode, shown, amount, encodes_prefix=False), ("Marker", encode(marker))]
-    if shown.is_truncated:  # even without a delimiter: rclone otherwise uses the last key, and decodes it twice
-        fields.append(("NextMarker", encode(shown.last)))
-    rows = _rows(shown, encode, owner=call.caller.id)
+    page, amount = await _read(call, after=marker)
+    fields = [*_head(call, encode, page, amount, encodes_prefix=False), ("Marker", encode(marker))]
+    if page.is_truncated:  # even without a delimiter: rclone otherwise uses the last key, and decodes it twice
+        fields.append(("NextMarker", encode(page.last)))
+    rows = _rows(page, encode, owner=call.caller.id)
     return Response(render("ListBucketResult", [*fields, *rows]), media_type=XML_TYPE)

@@ -131,8 +131,10 @@ def decode_words(text: str) -> str:
         return text
     try:
         parts = decode_header(text)
-        meant = "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
-        meant.encode()  # a charset such as utf-7 may give unpaired surrogates, which could not be sent to any client
-        return meant
+        decoded_text = "".join(
+            part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts
+        )
+        decoded_text.encode()  # a charset such as utf-7 may give unpaired surrogates, which could not be sent to any client
+        return decoded_text
     except (HeaderParseError, LookupError, ValueError):
         return text

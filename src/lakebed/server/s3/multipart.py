@@ -143,9 +143,9 @@ async def copy_part(call: S3Call) -> Response:
 
         return data.read_found(lambda: find(origin, source), copy)
 
-    stored = await call.transfer(store)
-    await call.quick(_put_part, context, call, number, raw, stored)
-    fields = [("LastModified", iso_time(stored.modified_ms)), ("ETag", f'"{stored.checksum}"')]
+    entry = await call.transfer(store)
+    await call.quick(_put_part, context, call, number, raw, entry)
+    fields = [("LastModified", iso_time(entry.modified_ms)), ("ETag", f'"{entry.checksum}"')]
     return Response(render("CopyPartResult", fields), media_type=XML_TYPE)
 
 
@@ -167,27 +167,27 @@ async def upload_part(call: S3Call) -> Response:
     """Upload a part."""
     number = _part_number(call)
     context, raw = await _open(call)
-    stored = await call.receive_object(
+    entry = await call.receive_object(
         lambda pieces: data.upload(context, pieces), lambda stored: _put_part(context, call, number, raw, stored)
     )
-    return Response(status_code=200, headers={"etag": f'"{stored.checksum}"', **echo_checksums(call)})
+    return Response(status_code=200, headers={"etag": f'"{entry.checksum}"', **echo_checksums(call)})
 
 
 @MULTIPART.add("POST", "object", "CompleteMultipartUpload", needs="write", query=("uploadId",))
 async def complete_upload(call: S3Call) -> Response:
     """Make an object of the parts."""
-    whole = call.body_plan.checksums  # those of the object, not of the XML
+    object_checksums = call.body_plan.checksums  # those of the object, not of the XML
     call.body_plan = msgspec.structs.replace(call.body_plan, checksums={})
     body = await call.read_xml("CompleteMultipartUpload")
-    wanted = [_wanted_part(element) for element in body.all("Part")]
-    if not wanted:
+    wanted_parts = [_wanted_part(element) for element in body.all("Part")]
+    if not wanted_parts:
         raise s3_error("MalformedXML", "The XML names no part: name those of the object.")
     condition = condition_of(call)
     size_bytes = _object_bytes(call)
     context, place = await call.context(), call.place
 
     def complete() -> Entry:
-        checksums = RunningChecksums(whole)
+        checksums = RunningChecksums(object_checksums)
 
         def check() -> None:
             call.check_key()
@@ -199,19 +199,19 @@ async def complete_upload(call: S3Call) -> Response:
                 call.pairs["uploadId"],
                 branch=place.ref,
                 path=place.path,
-                wanted=wanted,
+                wanted=wanted_parts,
                 matches=None if condition is None else condition.holds,
                 check=check,
-                stated=Stated(size_bytes, checksums.update if whole else None),
+                stated=Stated(size_bytes, checksums.update if object_checksums else None),
             )
         except LakebedError as error:
             raise _explain(context, call, error, condition=condition) from error
 
-    running = asyncio.ensure_future(run_in(call.serving.pools.transfer, complete))
-    await asyncio.wait([running], timeout=KEEP_ALIVE_S)
-    if running.done():
-        return Response(DECLARATION.encode() + _result(call, running.result()), media_type=XML_TYPE)
-    return StreamedResponse(_keep_alive(call, running), 200, {"content-type": XML_TYPE})
+    completion = asyncio.ensure_future(run_in(call.serving.pools.transfer, complete))
+    await asyncio.wait([completion], timeout=KEEP_ALIVE_S)
+    if completion.done():
+        return Response(DECLARATION.encode() + _result(call, completion.result()), media_type=XML_TYPE)
+    return StreamedResponse(_keep_alive(call, completion), 200, {"content-type": XML_TYPE})
 
 
 def _object_bytes(call: S3Call) -> int | None:
@@ -287,7 +287,7 @@ async def list_parts(call: S3Call) -> Response:
         return rows
 
     rows = await call.quick(read)
-    shown = rows[:amount]
+    page = rows[:amount]
     fields: list[tuple[str, Value]] = [
         ("Bucket", call.target.bucket),
         *echo("Key", call.target.key),
@@ -299,9 +299,9 @@ async def list_parts(call: S3Call) -> Response:
         ("MaxParts", amount),
         ("IsTruncated", 0 < amount < len(rows)),
     ]
-    if shown:
-        fields.append(("NextPartNumberMarker", shown[-1][0]))
-    fields += [("Part", _part_fields(number, part)) for number, part in shown]
+    if page:
+        fields.append(("NextPartNumberMarker", page[-1][0]))
+    fields += [("Part", _part_fields(number, part)) for number, part in page]
     return Response(render("ListPartsResult", fields), media_type=XML_TYPE)
 
 
@@ -330,13 +330,13 @@ async def list_uploads(call: S3Call) -> Response:
         path_prefix = prefix if branch is not None else ""
         for name, upload in multipart.list_uploads(context, branch=branch, prefix=path_prefix):
             key = upload.path if branch is not None else f"{upload.branch}/{upload.path}"
-            behind = key > marker[0] or (key == marker[0] and bool(marker[1]) and name > marker[1])
-            if key.startswith(prefix) and behind:
+            is_after = key > marker[0] or (key == marker[0] and bool(marker[1]) and name > marker[1])
+            if key.startswith(prefix) and is_after:
                 rows.append((key, name, upload))
         return rows[: amount + 1]
 
     rows = await call.quick(read)
-    shown = rows[:amount]
+    page = rows[:amount]
     fields: list[tuple[str, Value]] = [
         ("Bucket", call.target.bucket),
         ("KeyMarker", encode(marker[0])),
@@ -346,9 +346,9 @@ async def list_uploads(call: S3Call) -> Response:
         *encode.fields(),
         ("IsTruncated", 0 < amount < len(rows)),
     ]
-    if shown:
-        fields += [("NextKeyMarker", encode(shown[-1][0])), ("NextUploadIdMarker", shown[-1][1])]
-    for key, name, upload in shown:
+    if page:
+        fields += [("NextKeyMarker", encode(page[-1][0])), ("NextUploadIdMarker", page[-1][1])]
+    for key, name, upload in page:
         owner = owner_fields(upload.owner)
         row: list[tuple[str, Value]] = [
             ("Key", encode(key)),

@@ -273,8 +273,8 @@ async def delete_objects(call: S3Call) -> Response:
     is_quiet = (body.value("Quiet") or "").lower() == "true"
     context = await call.context()
     results = await call.quick(_delete_all, call, context, objects)
-    shown = [result for result in results if result[0] == "Error" or not is_quiet]
-    return Response(render("DeleteResult", shown), media_type=XML_TYPE)
+    shown_results = [result for result in results if result[0] == "Error" or not is_quiet]
+    return Response(render("DeleteResult", shown_results), media_type=XML_TYPE)
 
 
 def _delete_all(call: S3Call, context: RepositoryContext, objects: list[Element]) -> list[tuple[str, Value]]:
@@ -352,7 +352,7 @@ async def copy_object(call: S3Call) -> Response:
     if source == target and replaces == "COPY":
         raise s3_error("InvalidRequest", "This copy request is illegal: it changes nothing of the object.")
     origin, context = await source_context(call, source), await call.context()
-    described = describe(call) if replaces == "REPLACE" else None
+    description = describe(call) if replaces == "REPLACE" else None
 
     def store() -> Entry:
         return data.read_found(lambda: find(origin, source), copy)
@@ -360,7 +360,7 @@ async def copy_object(call: S3Call) -> Response:
     def copy(original: Entry) -> Entry:
         if not is_wanted_entry(call.headers, original, begin="x-amz-copy-source-"):
             raise s3_error("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-        return copy_entry(origin, context, original, target, described=described, condition=condition)
+        return copy_entry(origin, context, original, target, described=description, condition=condition)
 
     entry = await call.transfer(store)
     fields = [("LastModified", iso_time(entry.modified_ms)), ("ETag", f'"{entry.checksum}"')]
@@ -382,11 +382,11 @@ def copy_entry(
         described: content type and metadata of the copy; None: those of the source.
     """
     content_type, metadata = described or (source.content_type, source.metadata)
-    kept = data.check_metadata(metadata, content_type=content_type)
-    changes = {"content_type": content_type, "metadata": kept, "modified_ms": context.now_ms()}
+    checked_metadata = data.check_metadata(metadata, content_type=content_type)
+    changes = {"content_type": content_type, "metadata": checked_metadata, "modified_ms": context.now_ms()}
     if origin.record.uid != context.record.uid:
         chunks: Iterator[Buffer] = iter(()) if source.size_bytes == 0 else data.stream(origin, source)
-        entry = data.upload(context, chunks, content_type=content_type, metadata=kept)
+        entry = data.upload(context, chunks, content_type=content_type, metadata=checked_metadata)
         stage_at(context, target, entry, condition=condition)
         return entry
     entry = msgspec.structs.replace(source, **changes)
@@ -399,7 +399,7 @@ def copy_entry(
                 raise
         else:
             return entry
-    entry = msgspec.structs.replace(data.copy(context, source), content_type=content_type, metadata=kept)
+    entry = msgspec.structs.replace(data.copy(context, source), content_type=content_type, metadata=checked_metadata)
     stage_at(context, target, entry, condition=condition)
     return entry
 

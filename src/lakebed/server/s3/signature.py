@@ -216,9 +216,9 @@ def derive_key(secret: str, scope: str) -> bytes:
 
 def check_headers(signature: Signature, headers: HeaderTexts) -> None:
     """Refuse a request whose host or ``x-amz-`` headers are not signed. Raises `InvalidRequest` (``AccessDenied``)."""
-    signed = signature.headers
+    signed_names = signature.headers
     for name in headers:
-        if (name.startswith("x-amz-") or name == "host") and name not in signed and name != _NEED_NO_SIGNATURE:
+        if (name.startswith("x-amz-") or name == "host") and name not in signed_names and name != _NEED_NO_SIGNATURE:
             raise s3_error("AccessDenied", f"There were headers present in the request which were not signed: {name}.")
 
 
@@ -260,13 +260,13 @@ def _canonical_rest(signature: Signature, pairs: Pairs, headers: Headers) -> byt
         ]
     )
     names = ";".join(signature.headers).encode("latin-1", "replace")
-    signed = names.split(b";")
-    values: dict[bytes, bytes | None] = dict.fromkeys(signed)
+    signed_names = names.split(b";")
+    values: dict[bytes, bytes | None] = dict.fromkeys(signed_names)
     for name, value in headers:
         if name in values:
             before, text = values[name], b" ".join(value.split())
             values[name] = text if before is None else b"%b,%b" % (before, text)
-    lines = [b"%b:%b\n" % (name, values[name] or b"") for name in signed]
+    lines = [b"%b:%b\n" % (name, values[name] or b"") for name in signed_names]
     payload = (signature.payload or UNSIGNED).encode("latin-1", "replace")
     return b"\n".join((query.encode(), b"".join(lines), names, payload))
 

@@ -124,9 +124,9 @@ def check_version_2(
     extra = "".join(f"{name}:{','.join(values[name])}\n" for name in sorted(values) if name.startswith("x-amz-"))
     query = "&".join(f"{name}={value}" if value else name for name, value in sorted(pairs) if name in _SUBRESOURCES)
     end = ("?" if query else "") + query
-    sent = raw_path.decode("latin-1")
+    sent_path = raw_path.decode("latin-1")
     is_bucket = "/" not in path[1:]  # clients sign it with a final slash, and send it without
-    for candidate in dict.fromkeys((sent, quote(path, safe="/-_.~"), *([sent + "/"] if is_bucket else []))):
+    for candidate in dict.fromkeys((sent_path, quote(path, safe="/-_.~"), *([sent_path + "/"] if is_bucket else []))):
         text = (begin + extra + candidate).encode("latin-1", "replace") + end.encode("utf-8", "replace")
         if is_signature(signature.signature, b64encode(hmac.new(secret, text, "sha1").digest()).decode()):
             return

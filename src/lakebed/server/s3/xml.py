@@ -61,10 +61,10 @@ def _render(children: Iterable[tuple[str, Value]]) -> Iterator[str]:
 
 
 def _text(value: str) -> str:
-    escaped = escape(value, {'"': "&quot;"})
-    if escaped.isprintable():
-        return escaped
-    return _CONTROL.sub(lambda match: f"&#x{ord(match[0]):x};", escaped)
+    escaped_text = escape(value, {'"': "&quot;"})
+    if escaped_text.isprintable():
+        return escaped_text
+    return _CONTROL.sub(lambda match: f"&#x{ord(match[0]):x};", escaped_text)
 
 
 @dataclass(slots=True)
