@@ -707,7 +707,8 @@ class _Reads:
                 if has_rows:
                     raise Unavailable(
                         f"The scan of the timeline {self._name} of the tenant {self.tenant} was interrupted, and its "
-                        f"state, LSN {seen_lsn}, is not kept any more: scan again, or let the tenant's policy retain more.",
+                        f"state, LSN {seen_lsn}, is not kept any more: scan again, or let the tenant's policy "
+                        "retain more.",
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
