@@ -122,7 +122,7 @@ def rivals_are_not_expected(patch: Patch) -> None:
         patch,
         write,
         "_write_decided",
-        ("expected={**precondition.on_both, staged: newest}", "expected=precondition.on_both"),
+        ("expected={**precondition.on_both, staged_key: newest}", "expected=precondition.on_both"),
     )
 
 
@@ -140,7 +140,7 @@ def entries_are_removed_anyway(patch: Patch) -> None:
 @undone_in("deleters")
 def only_the_newest_layer_is_deleted(patch: Patch) -> None:
     """A staged entry is removed without a tombstone although an older layer has the path."""
-    replace_source(patch, write, "delete_many", ("if below is None:", "if newest is not None:"))
+    replace_source(patch, write, "delete_many", ("if lower is None:", "if newest is not None:"))
 
 
 @undone_in("prefixes")
@@ -165,11 +165,11 @@ def clears_hide_their_own_token(patch: Patch) -> None:
         changes,
         "token_sources",
         (
-            "        sources.append(_of_ranges(of_token(token), left))\n        if token.clears is not None:\n"
-            "            clearing.append(token)\n            left = cut_intervals(start, end, clears_of(clearing))\n",
+            "        sources.append(_of_ranges(of_token(token), bounds_left))\n        if token.clears is not None:\n"
+            "            clearing.append(token)\n            bounds_left = cut_intervals(start, end, clears_of(clearing))\n",
             "        if token.clears is not None:\n            clearing.append(token)\n"
-            "            left = cut_intervals(start, end, clears_of(clearing))\n"
-            "        sources.append(_of_ranges(of_token(token), left))\n",
+            "            bounds_left = cut_intervals(start, end, clears_of(clearing))\n"
+            "        sources.append(_of_ranges(of_token(token), bounds_left))\n",
         ),
     )
 
