@@ -166,7 +166,8 @@ def clears_hide_their_own_token(patch: Patch) -> None:
         "token_sources",
         (
             "        sources.append(_of_ranges(of_token(token), bounds_left))\n        if token.clears is not None:\n"
-            "            clearing.append(token)\n            bounds_left = cut_intervals(start, end, clears_of(clearing))\n",
+            "            clearing.append(token)\n"
+            "            bounds_left = cut_intervals(start, end, clears_of(clearing))\n",
             "        if token.clears is not None:\n            clearing.append(token)\n"
             "            bounds_left = cut_intervals(start, end, clears_of(clearing))\n"
             "        sources.append(_of_ranges(of_token(token), bounds_left))\n",

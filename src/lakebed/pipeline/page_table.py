@@ -256,7 +256,8 @@ def _tags(tags: Sequence[TagFacts]) -> list[str]:
         words.append("Rows and checksum are as last read; the console shows the same when a tag is made.")
     if read_count:
         words.append(
-            f"{_of(read_count, len(tags), 'tag')} read again in full for this report and compared with the day of tagging."
+            f"{_of(read_count, len(tags), 'tag')} read again in full for this report and compared with the day of "
+            "tagging."
         )
     elif is_compared:
         words.append("This report read no tag again: it gives the time of the last reading.")

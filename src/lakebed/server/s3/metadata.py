@@ -131,10 +131,8 @@ def decode_words(text: str) -> str:
         return text
     try:
         parts = decode_header(text)
-        decoded_text = "".join(
-            part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts
-        )
-        decoded_text.encode()  # a charset such as utf-7 may give unpaired surrogates, which could not be sent to any client
-        return decoded_text
+        decoded = "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in parts)
+        decoded.encode()  # a charset such as utf-7 may give unpaired surrogates, which could not be sent to any client
+        return decoded
     except (HeaderParseError, LookupError, ValueError):
         return text
