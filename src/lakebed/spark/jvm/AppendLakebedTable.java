@@ -10,8 +10,8 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 
 /**
- * A table without a primary key: UPDATE, DELETE and MERGE replace the files that have such rows, or with deletion vectors
- * mark these rows.
+ * A table without a primary key. UPDATE, DELETE and MERGE replace the files that have affected rows, or with deletion
+ * vectors mark these rows.
  */
 final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelOperations, SupportsMetadataColumns {
   AppendLakebedTable(Lake lake, String table, JsonNode loaded, Use use) {
@@ -31,7 +31,7 @@ final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelO
     return marksRows() ? new MetadataColumn[] {file, position} : new MetadataColumn[] {file};
   }
 
-  /** A part of the place where a row is. */
+  /** A part of a row's place. */
   private record Place(String name, DataType dataType, String comment) implements MetadataColumn {
     @Override
     public boolean isNullable() {

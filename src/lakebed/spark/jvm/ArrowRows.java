@@ -26,8 +26,8 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * Rows as Arrow streams. With {@link ArrowSchemas} the one file that names Spark's internal classes ArrowWriter and
- * ArrowUtils; tried with 4.1, 4.2 and 4.3.
+ * Rows as Arrow streams. This file and {@link ArrowSchemas} are the only ones that name Spark's internal classes
+ * ArrowWriter and ArrowUtils; tried with 4.1, 4.2 and 4.3.
  */
 final class ArrowRows {
   private static final String INLINE = "base64:";
@@ -50,7 +50,7 @@ final class ArrowRows {
     return new Rows(schema, rows.toArray(new InternalRow[0]));
   }
 
-  /** Read the rows of a reply, batch by batch; return their columns. They are in it, or in a file, which is deleted. */
+  /** Read the rows of a reply, batch by batch. They are in the reply or in a file, which is deleted. Return the columns. */
   static StructType take(String reply, Consumer<ColumnarBatch> each) {
     Path file = reply.startsWith(INLINE) ? null : Path.of(reply);
     try (InputStream in =
@@ -107,8 +107,8 @@ final class ArrowRows {
   }
 
   /**
-   * A column of a batch. Its vector is the reader's: Spark closes the columns of a batch that it has read, and a closed
-   * vector of structs has no children that the next batch could be loaded into.
+   * A column of a batch. The reader owns its vector: Spark closes the columns of a batch that it has read, and a closed
+   * vector of structs has no children into which the next batch could be loaded.
    */
   private static final class BorrowedColumn extends ArrowColumnVector {
     BorrowedColumn(FieldVector vector) {
@@ -119,7 +119,7 @@ final class ArrowRows {
     public void closeIfFreeable() {}
   }
 
-  /** Rows on their way to a process. */
+  /** Sends rows to a process. */
   static final class Writer implements AutoCloseable {
     private final BufferAllocator allocator = allocator("lakebed-write");
     private final VectorSchemaRoot root;

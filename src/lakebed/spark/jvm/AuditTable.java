@@ -16,7 +16,7 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The rows of a version with their kinds, {@code t$audit_log}; the version was resolved when the table was loaded. */
+/** The rows of a version with their kinds, {@code t$audit_log}. The version was resolved when the table was loaded. */
 record AuditTable(Lake lake, String table, JsonNode loaded) implements Table, SupportsRead {
   @Override
   public String name() {

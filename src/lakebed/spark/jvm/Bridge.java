@@ -23,10 +23,10 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The Python process that this JVM asks: one for each interpreter, shared by all catalogs and sessions.
+ * The Python process that answers this JVM's requests: one for each interpreter, shared by all catalogs and sessions.
  *
- * <p>Started by the first request, and again after it has ended. It ends with the JVM, whose end closes its standard
- * input. Requests run concurrently; replies are matched by their ids.
+ * <p>The first request starts it, and the first one after its end starts it again. It ends with the JVM, whose end closes
+ * its standard input. Requests run concurrently; replies are matched by their ids.
  */
 final class Bridge {
   static final ObjectMapper JSON = new ObjectMapper();
@@ -46,8 +46,8 @@ final class Bridge {
   }
 
   /**
-   * Ask and wait for the reply. {@code repeats}: the request changes nothing, so that it is asked once again of a new
-   * process when the process has ended meanwhile.
+   * Send a request and wait for the reply. {@code repeats}: the request changes nothing, so that it is sent once more to
+   * a new process if the process has ended meanwhile.
    */
   JsonNode ask(String verb, String lake, Object body, long seconds, boolean repeats)
       throws Errors.Refused {
@@ -89,7 +89,7 @@ final class Bridge {
     return link;
   }
 
-  /** There is no reply: the process has ended by itself, or it was not waited for. */
+  /** There is no reply: the process has ended, or the wait for the reply was given up. */
   private static final class Gone extends Exception {
     private final boolean hasEnded;
 
@@ -180,7 +180,7 @@ final class Bridge {
           }
         }
       } catch (IOException e) {
-        // The process has ended; those who wait are told below.
+        // The process has ended; the waiting requests are notified below.
       } finally {
         greeting.completeExceptionally(new IOException("ended"));
         end();
@@ -207,7 +207,7 @@ final class Bridge {
       failAll();
     }
 
-    /** A process that was killed leaves its folder of Arrow files; one whose input ends removes it itself. */
+    /** Remove the folder of Arrow files of a killed process. A process whose input ends removes it itself. */
     private void removeFolder() {
       if (folder == null) {
         return;
@@ -218,7 +218,7 @@ final class Bridge {
         }
         Files.deleteIfExists(folder);
       } catch (IOException e) {
-        // Removed by the process.
+        // The process has removed it.
       }
     }
 

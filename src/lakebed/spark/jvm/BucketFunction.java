@@ -21,12 +21,14 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The function {@code bucket(count, key...)}, by which rows are brought to the task that writes their bucket.
+ * The function {@code bucket(count, key...)}, by which Spark brings rows to the task that writes their bucket.
  *
- * <p>Spark compiles a call of {@code invoke} into the code of a stage, which finds it by its name and the types of the
- * key; so these classes are public. It calls {@code produceResult} row by row with boxed values, at ten times the cost.
+ * <p>Spark compiles a call of {@code invoke} into the code of a stage. It finds the method by its name and the types of
+ * the key, so these classes are public. Without such a method Spark calls {@code produceResult} for each row with boxed
+ * values, which takes ten times as long.
  *
- * <p>The one file that names Spark's internal classes V2ExpressionUtils and ExpressionUtils; tried with 4.1, 4.2 and 4.3.
+ * <p>This is the only file that names Spark's internal classes V2ExpressionUtils and ExpressionUtils; tried with 4.1, 4.2
+ * and 4.3.
  */
 public final class BucketFunction implements UnboundFunction {
   static final String NAME = "bucket";
@@ -50,7 +52,7 @@ public final class BucketFunction implements UnboundFunction {
     return of(Arrays.copyOfRange(fields, 1, fields.length));
   }
 
-  /** The function over the bucket key of a target, as a column of a DataFrame that has the target's columns. */
+  /** The function of the bucket key of a target, as a column of a DataFrame with the target's columns. */
   static Column column(FileTarget target) {
     List<Expression> arguments = new ArrayList<>(List.of(ExpressionUtils.expression(functions.lit(target.bucketCount))));
     for (FileTarget.Column key : target.bucketKeys) {
@@ -62,7 +64,7 @@ public final class BucketFunction implements UnboundFunction {
         V2ExpressionUtils.resolveScalarFunction(of(keys), CollectionConverters.asScala(arguments).toSeq()));
   }
 
-  /** Of a number that is null Spark passes nothing to {@code invoke}, although it has a bucket. */
+  /** Spark does not call {@code invoke} for a number that is null, although it has a bucket. */
   private static Bound of(StructField[] keys) {
     DataType[] types = Arrays.stream(keys).map(StructField::dataType).toArray(DataType[]::new);
     if (types.length == 1 && DataTypes.LongType.equals(types[0]) && !keys[0].nullable()) {
@@ -83,7 +85,7 @@ public final class BucketFunction implements UnboundFunction {
       this.types = types;
     }
 
-    /** Of the keys, which follow the number of buckets. */
+    /** The hash of the keys, which follow the number of buckets. */
     final BucketHash hash() {
       if (hash == null) {
         hash = new BucketHash(IntStream.rangeClosed(1, types.length).toArray(), types);

@@ -16,7 +16,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  * The bucket of a row, as lakebed.table.files.bucket computes it (DO NOT CHANGE: other clients place rows by it).
  *
  * <p>Murmur3 with seed 42 over the 4-byte words of the key's BinaryRow without its arity; lakebed.table.codec.binary_row
- * describes the row. Not thread-safe: the bytes of a row are used again for the next.
+ * describes the row. Not thread-safe: the bytes of a row are reused for the next one.
  */
 final class BucketHash {
   private static final int SEED = 42;
@@ -32,7 +32,7 @@ final class BucketHash {
   private final int header;
   private ByteBuffer key;
 
-  /** {@code positions}: of the key columns in a row, with their types. */
+  /** {@code positions}: positions of the key columns in a row. {@code types}: their types. */
   BucketHash(int[] positions, DataType[] types) {
     this.positions = positions;
     this.types = types;
@@ -78,7 +78,7 @@ final class BucketHash {
     return bucketOfWords(value, 0, bucketCount);
   }
 
-  /** The bucket of a row of one slot without a null, of which this is all that differs from others. */
+  /** The bucket of a row with one slot that is not null. Only this slot differs between such rows. */
   private static int bucketOfWords(int low, int high, int bucketCount) {
     int hash = mixed(mixed(ONE_HEADER, low), high) ^ 16;
     hash = (hash ^ hash >>> 16) * 0x85ebca6b;
@@ -109,7 +109,7 @@ final class BucketHash {
     return Math.abs(hash % bucketCount);
   }
 
-  /** Encode one value into its slot, and what does not fit behind the last one; return the new end. */
+  /** Encode one value into its slot, and what does not fit behind the last value; return the new end. */
   private int put(InternalRow row, int column, int slot, int end) {
     int position = positions[column];
     switch (names[column]) {

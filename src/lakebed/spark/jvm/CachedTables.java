@@ -12,19 +12,19 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * What Spark keeps of tables in its cache. After INSERT Spark computes again what it has under the name that the
- * statement used. This does so after every change, under every name of the table: of other catalogs, of its branches and
- * of its system tables.
+ * Spark's cache of tables. After INSERT, Spark computes the cached rows again under the name that the statement used.
+ * This class does so after every change, under every name of the table: those in other catalogs, of its branches and of
+ * its system tables.
  *
- * <p>The one file that names Spark's internal class CacheManager; tried with 4.1, 4.2 and 4.3.
+ * <p>This is the only file that names Spark's internal class CacheManager; tried with 4.1, 4.2 and 4.3.
  */
 final class CachedTables {
-  /** Names by which a table was loaded, with the catalog. Tables of different lakes may share a key. */
+  /** Names under which a table was loaded, with the catalog. Tables of different lakes may share a key. */
   private static final Map<String, Set<List<String>>> NAMES = new ConcurrentHashMap<>();
 
   private CachedTables() {}
 
-  /** Remember by which name a table was loaded. {@code table}: as Python writes it, without a branch. */
+  /** Remember the name under which a table was loaded. {@code table}: in Python's spelling, without a branch. */
   static void remember(String table, String catalog, Identifier identifier) {
     String[] namespace = identifier.namespace();
     String[] name = new String[namespace.length + 2];
@@ -35,8 +35,8 @@ final class CachedTables {
   }
 
   /**
-   * Compute again what is cached of a table, but not of the versions that queries name, which were resolved when the query
-   * was analysed. What cannot be computed, such as rows of a dropped table, is not kept.
+   * Compute the cached rows of a table again, except for versions that queries name, which were resolved when the query
+   * was analysed. Rows that cannot be computed, such as those of a dropped table, are no longer cached.
    */
   static void refresh(String table) {
     Option<SparkSession> active = SparkSession.getActiveSession().orElse(SparkSession::getDefaultSession);
@@ -52,7 +52,7 @@ final class CachedTables {
       Seq<String> name = CollectionConverters.asScala(parts).toSeq();
       try {
         cache.recacheTableOrView(active.get(), name, false);
-      } catch (Exception e) { // also a checked one: Scala declares none
+      } catch (Exception e) { // also a checked one, because Scala declares none
         cache.uncacheTableOrView(active.get(), name, true, false);
       }
     }

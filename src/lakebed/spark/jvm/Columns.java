@@ -9,7 +9,7 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** Columns as replies describe them, in Spark's JSON: read once, for every statement asks for those of its tables. */
+/** Columns in replies, which are Spark's JSON. Each is parsed once, because every statement loads its tables. */
 final class Columns {
   private static final Pattern COLLATED = Pattern.compile("STRING COLLATE (?!UTF8_BINARY\\b)");
   private static final int KEPT_MAX = 256;
@@ -23,7 +23,7 @@ final class Columns {
 
   private Columns() {}
 
-  /** Refuse a collation, which tables do not store: they would compare the column's texts by bytes. */
+  /** Refuse a collation, because tables do not store it, and would compare the column's texts by bytes. */
   static void checkType(String column, DataType type) {
     if (COLLATED.matcher(type.sql()).find()) {
       throw Errors.mistake(
@@ -32,7 +32,7 @@ final class Columns {
     }
   }
 
-  /** A column by its exact name. Spark reads the text of a reference as SQL, where a point or a space ends a name. */
+  /** A column by its exact name. Spark parses the text of a reference as SQL, where a point or a space ends a name. */
   static NamedReference reference(String name) {
     return Expressions.column(quoted(name));
   }

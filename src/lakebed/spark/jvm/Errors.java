@@ -4,7 +4,7 @@ package org.lakebed.spark;
 final class Errors {
   private Errors() {}
 
-  /** Return the exception of an error. Throw {@link Refused}: of a missing or existing table. */
+  /** Return the exception for an error. Throw {@link Refused} for a missing or existing table. */
   static RuntimeException of(String kind, String group, String message) throws Refused {
     if (kind.equals("table_not_found") || kind.equals("table_exists")) {
       throw new Refused(new LakebedAnalysisException(kind, group, message));
@@ -12,17 +12,17 @@ final class Errors {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException(kind, group, message));
   }
 
-  /** Throw an AnalysisException, which is checked, where Spark's interfaces declare none. */
+  /** Throw an AnalysisException. It is checked, and Spark's interfaces do not declare it. */
   static RuntimeException mistake(String message) {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("invalid_request", "InvalidRequest", message));
   }
 
-  /** As {@link #mistake}, of a request that changes nothing and got no answer. */
+  /** As {@link #mistake}, for a request without an answer that changes nothing. */
   static RuntimeException unavailable(String message) {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("process_ended", "Unavailable", message));
   }
 
-  /** As {@link #mistake}, of a change that may have happened. */
+  /** As {@link #mistake}, for a change that may have happened. */
   static RuntimeException unknown(String message) {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("outcome_unknown", "OutcomeUnknown", message));
   }
@@ -32,7 +32,7 @@ final class Errors {
     throw (E) error;
   }
 
-  /** An error for which Spark's catalogs have an exception of their own. */
+  /** An error for which Spark's catalogs have a separate exception. */
   static final class Refused extends Exception {
     private final LakebedAnalysisException mistake;
 
@@ -41,7 +41,7 @@ final class Errors {
       this.mistake = mistake;
     }
 
-    /** The same where Spark's catalogs have none. */
+    /** The exception for the same error in a method for which Spark's catalogs have none. */
     RuntimeException mistake() {
       return Errors.<RuntimeException>thrown(mistake);
     }

@@ -11,8 +11,8 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * UPDATE, DELETE or MERGE of a table without a primary key, by copying: every row of the files that may have such rows
- * is read, and written again unless it is deleted; the commit replaces exactly the files that were read.
+ * UPDATE, DELETE or MERGE of a table without a primary key, by copying. Every row of the files that may have affected
+ * rows is read, and written again unless it is deleted. The commit replaces exactly the files that were read.
  */
 final class FileRewrite implements RowLevelOperation {
   private final LakebedTable table;
@@ -29,7 +29,7 @@ final class FileRewrite implements RowLevelOperation {
     return command;
   }
 
-  /** The file of each row: Spark finds by a query which files have such rows, before it reads them wholly. */
+  /** The file of each row. Spark first finds the files with affected rows by a query, and then reads them completely. */
   @Override
   public NamedReference[] requiredMetadataAttributes() {
     return table.namesFiles()
@@ -58,7 +58,7 @@ final class FileRewrite implements RowLevelOperation {
     };
   }
 
-  /** The files that were read, as messages name them. */
+  /** The files that were read, in the form of messages. */
   Object rewritten() {
     return scan == null ? null : scan.rewritten();
   }

@@ -30,13 +30,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * Files of a table, written by a job that the driver's Python program started and commits itself.
  *
- * <p>The options {@code target} (see {@link FileTarget}) and {@code job} (a name that only this job has) are those of
- * lakebed.spark.dataframe.native_jobs, which takes what the job returned by its name.
+ * <p>lakebed.spark.dataframe.native_jobs sets the options {@code target} (see {@link FileTarget}) and {@code job} (a name
+ * that only this job has). It takes the job's result by this name.
  */
 public final class FileSink implements TableProvider {
   private static final Map<String, String> RETURNED = new ConcurrentHashMap<>();
 
-  /** Whether this jar is of a lakebed, and this process reaches and can name the files of a target. */
+  /** Whether this jar belongs to that lakebed, and this process can access and name the files of a target. */
   public static boolean accepts(String version, String target) {
     FileTarget parsed = FileTarget.of(target);
     return Python.isVersion(version)
@@ -44,12 +44,12 @@ public final class FileSink implements TableProvider {
         && TaskFiles.canName(parsed.root, !parsed.partition.isEmpty());
   }
 
-  /** The bucket of each row of a DataFrame that has the columns of a target. */
+  /** The bucket of each row of a DataFrame with the columns of a target. */
   public static Column bucket(String target) {
     return BucketFunction.column(FileTarget.of(target));
   }
 
-  /** Return, once, what a job that has ended left: where its files are named, the column of a row that does not fit. */
+  /** Return, only once, the result of a job that has ended: where its files are listed, or the column of a misfit. */
   public static String take(String job) {
     return RETURNED.remove(job);
   }
@@ -115,7 +115,7 @@ public final class FileSink implements TableProvider {
       FileTarget parsed = FileTarget.of(target);
       return parsed.bucketKeys.isEmpty()
           ? FileTarget.ordering(parsed.partition.stream().map(FileTarget.Column::name).toList(), null)
-          : new SortOrder[0]; // the program has brought rows to their tasks, and ordered them
+          : new SortOrder[0]; // the program has distributed rows to tasks, and sorted them
     }
 
     @Override

@@ -12,9 +12,9 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * What tasks need to write the files of a table themselves: where they go, their columns and their encoding.
+ * What tasks need to write the files of a table themselves: the location of the files, their columns and encoding.
  *
- * <p>Made by lakebed.spark.tasks.native_writes, which describes the members. It holds no credential.
+ * <p>Made by lakebed.spark.tasks.native_writes, which describes the members. Contains no credential.
  */
 final class FileTarget {
   final String root;
@@ -33,7 +33,7 @@ final class FileTarget {
   final int bucketCount;
   final List<Column> bucketKeys;
 
-  /** A column by its position, with its type as the table spells it. */
+  /** A column by its position, with its type in the table's spelling. */
   record Column(int position, String name, String root, int precision, DataType type) {}
 
   private FileTarget(JsonNode json) {

@@ -27,9 +27,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.SerializableConfiguration;
 
 /**
- * The rows of one task, written as data files by Spark's own Parquet writer. No row crosses into Python.
+ * The rows of one task, written as data files by Spark's own Parquet writer. No row is sent to Python.
  *
- * <p>One file is open at a time: rows come sorted by partition and bucket. Every attempt of a task has names of its own,
+ * <p>One file is open at a time: rows arrive sorted by partition and bucket. Every attempt of a task uses separate names,
  * and nothing references its files until the driver commits those of the attempt that Spark accepted.
  */
 final class FileTaskWriter implements DataWriter<InternalRow> {
@@ -72,14 +72,14 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     partition = new Object[target.partition.size()];
   }
 
-  /** A third of the memory that each task has, where as many run as there are cores. */
+  /** A third of the memory of each task if one task runs on each core. */
   private static long shareOfHeap() {
     int cores = Runtime.getRuntime().availableProcessors();
     SparkEnv env = SparkEnv.get();
     return Runtime.getRuntime().maxMemory() / (3L * (env == null ? cores : env.conf().getInt("spark.executor.cores", cores)));
   }
 
-  /** A finished file. {@code footer}: its Parquet footer, from which the driver takes all that it states of the file. */
+  /** A finished file. {@code footer}: its Parquet footer, the driver's only source for what the manifest states. */
   record Written(String path, int bucket, long sizeBytes, long closedMs, byte[] footer) implements java.io.Serializable {
     private static final StructType COLUMNS =
         new StructType()
@@ -94,7 +94,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  /** Why a row does not fit: a null in a column that is NOT NULL, or else a text that is not UTF-8. */
+  /** Why a row does not fit: a null in a NOT NULL column, or otherwise a text that is not UTF-8. */
   record Misfit(String column, boolean isNull) implements java.io.Serializable {
     String sentence() {
       return isNull
@@ -104,7 +104,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  /** What a task returns: its files, or why its rows do not fit. */
+  /** The result of a task: its files, or why its rows do not fit. */
   record Result(List<Written> files, Misfit misfit) implements WriterCommitMessage {
     @Override
     public String toString() {
@@ -114,7 +114,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     /**
      * Put the files of all messages into a new file, an Arrow stream that only this user may read; null: there are none.
      *
-     * <p>A job may have a hundred thousand files, whose footers as one text would take the driver's memory.
+     * <p>A job may have a hundred thousand files. As one text, their footers would fill the driver's memory.
      */
     static Path store(WriterCommitMessage[] messages) {
       if (all(messages).findAny().isEmpty()) {
@@ -140,7 +140,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
       return all(messages).map(Written::path).toList();
     }
 
-    /** The first reason for which rows do not fit; null: none. */
+    /** The first reason why rows do not fit; null: all fit. */
     static Misfit misfit(WriterCommitMessage[] messages) {
       return Arrays.stream(messages)
           .filter(Result.class::isInstance)
@@ -157,7 +157,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  /** Makes the writer of each task. {@code conf}: of Hadoop, for stores that are not local folders; else null. */
+  /** Makes the writer of each task. {@code conf}: Hadoop's, for stores that are not local folders; otherwise null. */
   static final class Factory implements DataWriterFactory {
     private final String target;
     private final SerializableConfiguration conf;
@@ -206,7 +206,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  /** Why a row does not fit; null: it does. */
+  /** Why a row does not fit; null: it fits. */
   private Misfit misfit(InternalRow row) {
     for (int position : required) {
       if (row.isNullAt(position)) {
@@ -264,7 +264,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   @Override
   public void abort() throws IOException {
-    boolean isInterrupted = Thread.interrupted(); // the clients of stores do nothing in a thread that is
+    boolean isInterrupted = Thread.interrupted(); // clients of stores do nothing in an interrupted thread
     try {
       close();
       files.delete(paths);
@@ -285,7 +285,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
       try {
         out.close(); // a no-op unless its encoder could not be opened
       } catch (IOException e) {
-        // It will be deleted.
+        // The file will be deleted.
       }
     }
   }

@@ -11,15 +11,15 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * A MERGE that has WHEN NOT MATCHED clauses alone, for which Spark asks the table for no row-level operation: it appends
- * the source's rows that an anti join with the target leaves.
+ * A MERGE with only WHEN NOT MATCHED clauses. Spark does not ask the table for a row-level operation for it, but appends
+ * those rows of the source that an anti join with the target keeps.
  *
- * <p>The rule gives such a plan a table whose scan has every row, as the scans of row-level operations have, and whose
- * commit refuses when another writer changed what was read. It runs after Spark made the plan, and before Spark loads
- * the tables of the plan again.
+ * <p>The rule gives such a plan a table whose scan has every row, like the scans of row-level operations, and whose
+ * commit is refused if another writer changed what was read. The rule runs after Spark made the plan, and before Spark
+ * loads the tables of the plan again.
  *
- * <p>The one file that names Spark's internal classes V2WriteCommand, DataSourceV2Relation and SQLExecution; tried with
- * 4.1, 4.2 and 4.3.
+ * <p>This is the only file that names Spark's internal classes V2WriteCommand, DataSourceV2Relation and SQLExecution;
+ * tried with 4.1, 4.2 and 4.3.
  */
 final class InsertingMerge extends Rule<LogicalPlan> {
   @Override
@@ -42,7 +42,7 @@ final class InsertingMerge extends Rule<LogicalPlan> {
         });
   }
 
-  /** What becomes of the relations of the target. */
+  /** Replaces the relations of the target. */
   private static final class Swap extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
     private final DataSourceV2Relation target;
     private final LakebedTable table;
@@ -70,10 +70,10 @@ final class InsertingMerge extends Rule<LogicalPlan> {
   }
 
   /**
-   * The relation of a table that such a MERGE reads and appends to; null: this is no such MERGE.
+   * The relation of a table that such a MERGE reads and appends to; null: the plan is not such a MERGE.
    *
-   * <p>Both sides have the very same attributes. Where another statement reads the table that it writes, Spark gives the
-   * attributes that it reads identities of their own.
+   * <p>Both sides have identical attributes. If another statement reads the table that it writes, Spark gives the
+   * attributes that it reads new identities.
    */
   private static DataSourceV2Relation target(V2WriteCommand write) {
     return write.table() instanceof DataSourceV2Relation relation && relation.table() instanceof LakebedTable table

@@ -6,15 +6,15 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 
-/** Times that users write, as messages have them: with their zone. */
+/** Times that users write, in the form of messages: with their zone. */
 final class Instants {
   private static final String ZONE = "spark.sql.session.timeZone";
 
   private Instants() {}
 
   /**
-   * A time as TIMESTAMP AS OF reads it: a text without a zone is in that of the session. Digits alone, which are Unix
-   * milliseconds, and what Spark cannot read stay as they are: Python reads or refuses them.
+   * A time as TIMESTAMP AS OF reads it: a text without a zone is in the session's zone. Digits alone, which are Unix
+   * milliseconds, and texts that Spark cannot parse are returned unchanged: Python parses or refuses them.
    */
   static String of(String text) {
     if (text.strip().matches("-?\\d+")) {

@@ -4,11 +4,11 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** A lake as a catalog asks about it. */
+/** A lake, as a catalog sends requests about it. */
 final class Lake {
   final String url;
 
-  /** The interpreter that was set; null: each machine's own. */
+  /** The interpreter in the settings; null: each machine uses its own. */
   final String python;
 
   private final long seconds;
@@ -19,7 +19,7 @@ final class Lake {
     this.seconds = seconds;
   }
 
-  /** Ask what changes nothing. */
+  /** Send a request that changes nothing. */
   JsonNode ask(String verb, Object... body) {
     try {
       return find(verb, body);
@@ -28,7 +28,7 @@ final class Lake {
     }
   }
 
-  /** Ask for a change; it is never asked twice. */
+  /** Send a request for a change. It is never sent twice. */
   JsonNode change(String verb, Object... body) {
     try {
       return changeTable(verb, body);
@@ -37,22 +37,22 @@ final class Lake {
     }
   }
 
-  /** As {@link #ask}, where Spark has an exception of its own for a table that is not there. */
+  /** As {@link #ask}, for a method for which Spark has a separate exception for a missing table. */
   JsonNode find(String verb, Object... body) throws Errors.Refused {
     return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, true);
   }
 
-  /** As {@link #change}, where Spark has an exception of its own for a table that is there, or is not. */
+  /** As {@link #change}, for a method for which Spark has a separate exception for an existing or missing table. */
   JsonNode changeTable(String verb, Object... body) throws Errors.Refused {
     Map<String, Object> members = members(body);
     try {
       return Bridge.of(Python.orDefault(python)).ask(verb, url, members, seconds, false);
-    } finally { // also after an error, since the change may have happened
+    } finally { // also after an error, because the change may have happened
       CachedTables.refresh(table(members));
     }
   }
 
-  /** The table that a change is of; a procedure has it among its arguments. */
+  /** The table that is changed. A procedure has it among its arguments. */
   private static String table(Map<String, Object> members) {
     Map<?, ?> named = members.get("arguments") instanceof Map<?, ?> arguments ? arguments : members;
     return String.valueOf(named.get("table"));

@@ -7,16 +7,16 @@ import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * A statement failed, in lakebed's words; of this class, sessions show the sentence alone.
+ * A failed statement, with lakebed's message. Sessions show only the message of this class.
  *
- * <p>Spark finds the text of a condition in a list of its own, so the condition is the one of that list whose text is an
- * argument. What happened is in the argument {@code kind} and in the SQL state.
+ * <p>Spark takes the text of a condition from a list of its own. So the condition is the one in that list whose text is an
+ * argument. The argument {@code kind} and the SQL state tell the kind of error.
  */
 final class LakebedAnalysisException extends AnalysisException {
   private static final String CONDITION = "USER_RAISED_EXCEPTION";
   private static final String STATE = "42000";
 
-  /** SQL states by the group of an error of Python; other groups: {@link #STATE}. */
+  /** SQL states by the group of an error of Python; for other groups: {@link #STATE}. */
   private static final Map<String, String> STATES =
       Map.of(
           "NotFound", "42704", "AlreadyExists", "42710", "Conflict", "40001", "OutcomeUnknown", "08007", "Unavailable",

@@ -46,7 +46,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * A lake as a catalog of Spark SQL: {@code spark.sql.catalog.NAME=org.lakebed.spark.LakebedCatalog}.
  *
  * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python} and {@code .timeout} (seconds). It decides
- * nothing: it asks the bridge, and carries what that answers.
+ * nothing: it sends requests to the bridge, and converts the replies.
  */
 public final class LakebedCatalog
     implements MinorCatalog, StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
@@ -88,7 +88,7 @@ public final class LakebedCatalog
     return lake;
   }
 
-  /** PRIMARY KEY is read as the property of that name; other constraints are refused with a sentence. */
+  /** PRIMARY KEY is treated as the property of that name; other constraints are refused with a sentence. */
   @Override
   public Set<TableCatalogCapability> capabilities() {
     return Set.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
@@ -116,7 +116,7 @@ public final class LakebedCatalog
     return load(table, null, micros, null);
   }
 
-  /** Load a table, a version of it, or a system table; at most one of version and time. */
+  /** Load a table, a version of it, or a system table. At most one of version and time is given. */
   public Table load(Identifier table, String version, Long micros, String branch) throws NoSuchTableException {
     String[] parts = table.name().split("\\$", 2);
     String system = null;
@@ -153,7 +153,7 @@ public final class LakebedCatalog
     }
   }
 
-  /** A table's name as Python writes it; null: it cannot be one. */
+  /** A table's name in Python's spelling; null: it is not valid. */
   private static String names(String[] namespace, String table) {
     return switch (namespace.length) {
       case 0 -> DEFAULT_DATABASE + "." + table;
@@ -162,7 +162,7 @@ public final class LakebedCatalog
     };
   }
 
-  /** A table's name as Python writes it. */
+  /** A table's name in Python's spelling. */
   public String named(Identifier table) {
     String found = names(table.namespace(), table.name());
     if (found == null) {
@@ -213,7 +213,7 @@ public final class LakebedCatalog
     return keys;
   }
 
-  /** The properties of a new table, with the buckets that its transforms and the key that its constraint ask for. */
+  /** The properties of a new table, including the buckets of its transforms and the key of its constraint. */
   private static Map<String, String> properties(TableInfo info) {
     for (StructField column : info.schema().fields()) {
       Columns.checkType(column.name(), column.dataType());
@@ -239,7 +239,7 @@ public final class LakebedCatalog
     return properties;
   }
 
-  /** Names of columns, separated by commas, in the case that the columns have: Spark itself does so for partitions. */
+  /** Names of columns, separated by commas, in the case of the columns. Spark itself does so for partitions. */
   private static String named(String columns, StructType schema) {
     if (Boolean.parseBoolean(SparkSession.active().conf().get("spark.sql.caseSensitive"))) {
       return columns;
@@ -251,7 +251,7 @@ public final class LakebedCatalog
         .collect(Collectors.joining(","));
   }
 
-  /** A constraint without its name, which may be any text, and the words that Spark adds. */
+  /** A constraint without its name, which may be any text, and without the words that Spark adds. */
   private static String written(Constraint constraint) {
     String ddl = constraint.toDDL();
     for (String name : List.of(constraint.name(), Columns.quoted(constraint.name()))) {
@@ -379,7 +379,7 @@ public final class LakebedCatalog
     }
   }
 
-  // ---- databases: a database is there as long as it has tables
+  // ---- databases: a database exists as long as it has tables
 
   @Override
   public String[][] listNamespaces() {

@@ -12,10 +12,10 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Sentences for statements that Spark analyses and then ends with an internal error, and for options that mean nothing,
- * also of relations that Spark leaves out of a plan: {@code WHERE false}, {@code LIMIT 0}.
+ * Error messages for statements that Spark analyses and then ends with an internal error, and for options without a
+ * meaning, also those of relations that Spark leaves out of a plan: {@code WHERE false}, {@code LIMIT 0}.
  *
- * <p>The one file that names these classes of Spark's plans; tried with 4.1, 4.2 and 4.3.
+ * <p>This is the only file that names these classes of Spark's plans; tried with 4.1, 4.2 and 4.3.
  */
 final class LakebedChecks extends AbstractFunction1<LogicalPlan, BoxedUnit> {
   @Override

@@ -31,7 +31,7 @@ final class LakebedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchW
     return tasks();
   }
 
-  /** Makes it. */
+  /** Makes the job. */
   record Builder(LakebedTable table, Command command) implements DeltaWriteBuilder {
     @Override
     public DeltaWrite build() {

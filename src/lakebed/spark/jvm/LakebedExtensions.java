@@ -6,7 +6,7 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Statements about tags and branches in Spark SQL, MERGE that only inserts, and sentences for what Spark cannot plan:
+ * Statements about tags and branches in Spark SQL, MERGE that only inserts, and messages for what Spark cannot plan:
  * {@code spark.sql.extensions=org.lakebed.spark.LakebedExtensions}.
  */
 public final class LakebedExtensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {

@@ -17,18 +17,18 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Spark's parser, and statements about tags and branches: each becomes the CALL or the query of the same meaning.
+ * Spark's parser, extended by statements about tags and branches: each becomes the CALL or the query of the same meaning.
  *
- * <p>With {@link LakebedExtensions} and {@link MinorParser} the one file that names Spark's internal classes of the
- * parser, and with {@link TableNames} CatalogManager; tried with 4.1, 4.2 and 4.3.
+ * <p>This file, {@link LakebedExtensions} and {@link MinorParser} are the only ones that name Spark's internal classes of
+ * the parser, and this file and {@link TableNames} the only ones that name CatalogManager; tried with 4.1, 4.2 and 4.3.
  */
 record LakebedParser(SparkSession session, ParserInterface spark) implements MinorParser {
-  /** A text that Spark's parser reads. */
+  /** A text that Spark's parser can parse. */
   private String readable(String text) throws ParseException {
     return TagStatement.replaced(text, statement -> Objects.requireNonNullElse(sql(statement), statement.text()));
   }
 
-  /** The CALL or the query of a statement; null: its table is of another catalog. */
+  /** The CALL or the query of a statement; null: its table belongs to another catalog. */
   private String sql(TagStatement statement) throws ParseException {
     CatalogManager catalogs = session.sessionState().catalogManager();
     Seq<String> written = spark.parseMultipartIdentifier(statement.table());

@@ -58,7 +58,7 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
     return StreamSupport.stream(described.get("parameters").spliterator(), false);
   }
 
-  /** The parameters, with the types in which the arguments are taken. */
+  /** The parameters, with the types in which the arguments are accepted. */
   private ProcedureParameter[] parameters(StructType arguments) {
     Map<String, DataType> named = new LinkedHashMap<>();
     List<DataType> placed = new ArrayList<>();
@@ -80,8 +80,8 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
   }
 
   /**
-   * The type in which an argument is taken. A text for a number or a time is taken as it is, and Python parses it: a cast of Spark
-   * would fail with an error of Java, and outside of ANSI mode give null, which is the default.
+   * The type in which an argument is accepted. A text for a number or a time is accepted as it is, and Python parses it.
+   * Spark's cast would fail with an error of Java, and outside of ANSI mode return null, which is the default.
    */
   private static DataType taken(DataType declared, DataType given) {
     if (!(given instanceof AtomicType)) {
@@ -99,7 +99,7 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
     return given instanceof IntegralType ? DataTypes.LongType : DataTypes.StringType;
   }
 
-  /** With arguments of certain types. */
+  /** The procedure for arguments of certain types. */
   private record Bound(LakebedProcedure procedure, ProcedureParameter[] parameters) implements BoundProcedure {
     @Override
     public String name() {
@@ -137,7 +137,7 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
       return List.<Scan>of(new RowsTable(procedure.name, ArrowRows.take(reply.get("rows").asText()))).iterator();
     }
 
-    /** A value as a message has it: a time with its zone, and a duration as ISO 8601 writes it. */
+    /** A value in the form of messages: a time with its zone, and a duration as ISO 8601. */
     private Object value(String name, Object value, DataType type) {
       if (type instanceof TimestampType) {
         return Instants.of((Long) value);

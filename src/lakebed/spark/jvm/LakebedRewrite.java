@@ -4,7 +4,7 @@ import org.apache.spark.sql.connector.distributions.Distribution;
 import org.apache.spark.sql.connector.distributions.Distributions;
 import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
 
-/** The new files of a {@link FileRewrite}, which replace those that it read. */
+/** The new files of a {@link FileRewrite}, which replace the files that it read. */
 final class LakebedRewrite extends LakebedWrite {
   private final FileRewrite rewrite;
 
@@ -13,7 +13,7 @@ final class LakebedRewrite extends LakebedWrite {
     this.rewrite = rewrite;
   }
 
-  /** By partition where the table has some, so that few tasks write files of a partition; Spark may cut large ones. */
+  /** Cluster by partition if the table has partitions, so that few tasks write each. Spark may split large ones. */
   @Override
   public Distribution requiredDistribution() {
     Distribution required = super.requiredDistribution();
@@ -32,7 +32,7 @@ final class LakebedRewrite extends LakebedWrite {
     return rewrite.rewritten();
   }
 
-  /** MERGE inserts what it did not find: it refuses when another writer may have inserted the same since. */
+  /** MERGE inserts what it did not find. Its commit is refused if another writer may have inserted the same since. */
   @Override
   boolean restsOnVersion() {
     return rewrite.command() == Command.MERGE;

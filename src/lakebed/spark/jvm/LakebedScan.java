@@ -34,12 +34,12 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A read of one version. Its files are asked for when the first task is needed. */
+/** A read of one version. Its files are requested when the first task is needed. */
 final class LakebedScan implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
   /** The metadata column with the name of a row's file; tables without a primary key have it. */
   static final String FILE_COLUMN = "_file";
 
-  /** The metadata column with the number of a row in its file; those of them with deletion vectors have it, too. */
+  /** The metadata column with the number of a row in its file. Such tables with deletion vectors have it, too. */
   static final String POSITION_COLUMN = "_pos";
 
   private final LakebedTable table;
@@ -71,8 +71,8 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   }
 
   /**
-   * The required columns, each with all its fields. Spark asks for those fields of structs alone that a query names, and
-   * takes whole columns, too; files and workers have whole ones, whose fields would be taken for others.
+   * The required columns, each with all its fields. Spark asks only for those fields of structs that a query names, and
+   * accepts whole columns, too. Files and workers have whole columns, whose fields would be mistaken for others.
    */
   static StructType whole(StructType required, StructType schema) {
     return new StructType(
@@ -86,7 +86,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
         Arrays.stream(columns.fields()).filter(field -> !field.name().equals(name)).toArray(StructField[]::new));
   }
 
-  /** The columns that no file has: each file's own name and the numbers of its rows, if they are wanted. */
+  /** The columns that no file has, if they are wanted: the name of each row's file, and the number of the row in it. */
   private StructType places() {
     StructType file = namesFiles ? new StructType().add(FILE_COLUMN, DataTypes.StringType, false) : new StructType();
     return numbersRows ? file.add(POSITION_COLUMN, DataTypes.LongType, false) : file;
@@ -117,12 +117,12 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
       List<String> names = Predicates.texts(predicate, FILE_COLUMN);
       if (names != null) {
         files = names;
-        partitions = null; // the plan of all files, which Spark may have asked for
+        partitions = null; // those of the plan of all files, which Spark may already have asked for
       }
     }
   }
 
-  /** The files that this scan reads, as messages name them. */
+  /** The files that this scan reads, in the form of messages. */
   synchronized Object rewritten() {
     Map<String, Object> members = new LinkedHashMap<>();
     members.put("snapshot", table.snapshot());
@@ -191,7 +191,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     if (partitions != null) {
       return;
     }
-    PlannedScan planned = session.within(this::planned); // Spark may ask when another session is the active one
+    PlannedScan planned = session.within(this::planned); // another session may be active when Spark asks
     factory = planned.readers();
     partitions = planned.partitions();
   }
@@ -208,7 +208,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     return PlannedScan.of(plan, columns, places(), this::filters, table.lake.python, columnar);
   }
 
-  /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */
+  /** Predicates name columns as the table does. Files that name them otherwise, or are rewritten, get no filters. */
   private Filter[] filters(StructType stored) {
     return (!rewrites || !table.primaryKeys().isEmpty()) && Arrays.equals(stored.fieldNames(), columns.fieldNames())
         ? NativeFiles.filters(predicates.toArray(new Predicate[0]))
@@ -247,7 +247,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     private Integer limit;
     private RowsTable counted;
 
-    /** {@code rewrites}: a statement reads that changes rows; see the verb {@code plan} of the bridge. */
+    /** {@code rewrites}: a statement that changes rows reads; see the verb {@code plan} of the bridge. */
     Builder(LakebedTable table, boolean rewrites, CaseInsensitiveStringMap options) {
       this.options = options;
       this.table = table;
@@ -263,7 +263,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     @Override
     public Predicate[] pushPredicates(Predicate[] pushed) {
       predicates = pushed;
-      return pushed; // Spark evaluates them on the rows, too: only files and row groups are left out
+      return pushed; // Spark evaluates them on the rows, too: they only exclude files and row groups
     }
 
     @Override

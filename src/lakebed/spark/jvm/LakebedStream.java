@@ -20,14 +20,14 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** A table that is followed. Offsets are the bridge's: it says where a batch ends, and what is read until there. */
+/** A table that is followed. The bridge makes the offsets: it decides where a batch ends, and what the batch reads. */
 final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableNow {
   private final Followed table;
   private final StructType columns;
   private final Map<String, String> options;
   private Long until;
 
-  /** What is followed: a table with the columns of one of its schemas; {@code more} is part of each request. */
+  /** The followed table with the columns of one of its schemas; {@code more} is part of each request. */
   record Followed(Lake lake, String table, String branch, int schemaId, Map<String, Object> more) {}
 
   LakebedStream(Followed table, StructType columns, CaseInsensitiveStringMap options) {
@@ -37,7 +37,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
     this.options.replaceAll((name, value) -> name.equalsIgnoreCase("timestamp") ? Instants.of(value) : value);
   }
 
-  /** Where a batch ends, as the bridge wrote it. */
+  /** The end of a batch, as the bridge wrote it. */
   private static final class Place extends Offset {
     private final String text;
 
@@ -73,7 +73,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
 
   @Override
   public ReadLimit getDefaultReadLimit() {
-    return ReadLimit.maxFiles(Integer.MAX_VALUE); // a trigger that wants everything says so instead
+    return ReadLimit.maxFiles(Integer.MAX_VALUE); // a trigger that wants everything passes its own limit
   }
 
   @Override
@@ -118,7 +118,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
     return new Readers();
   }
 
-  /** A partition of a batch. Spark may ask for the factory of readers before it plans a batch, so each has its own. */
+  /** A partition of a batch. Each has its own readers, because Spark may ask for their factory before it plans a batch. */
   record Part(InputPartition partition, PartitionReaderFactory readers) implements InputPartition {
     /** The partitions of a plan. */
     static InputPartition[] of(JsonNode plan, StructType columns, String python) {

@@ -12,7 +12,7 @@ import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.types.StructType;
 
-/** A batch of a stream: committed under the query and its number, so once, however often Spark runs it. */
+/** A batch of a stream. It is committed under the query and its number, so only once, however often Spark runs it. */
 final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
   static final String APPLICATION = "txn-app-id";
 
@@ -28,7 +28,7 @@ final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
 
   @Override
   StructType rows() {
-    return info.schema(); // Spark does not fit the columns of a stream to those of the table
+    return info.schema(); // Spark does not adapt the columns of a stream to those of the table
   }
 
   @Override

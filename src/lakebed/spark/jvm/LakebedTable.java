@@ -38,12 +38,12 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   private volatile boolean isPinned;
   private Long created;
 
-  /** What a statement does with a table. */
+  /** How a statement uses a table. */
   enum Use {
-    /** All that has no value of its own. */
+    /** Any use without its own value. */
     ANY,
 
-    /** What is written replaces all rows. */
+    /** The written rows replace all rows. */
     REPLACE,
 
     /** The target of an {@link InsertingMerge}: it is read and appended to. */
@@ -58,7 +58,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     this.schema = Columns.of(loaded.get("schema").asText());
   }
 
-  /** The table of a reply: with a primary key single rows are changed, without one whole files. */
+  /** The table of a reply. With a primary key single rows are changed, without one whole files. */
   static LakebedTable of(Lake lake, String table, JsonNode loaded) {
     return of(lake, table, loaded, Use.ANY);
   }
@@ -91,16 +91,16 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   }
 
   /**
-   * Let an UPDATE, DELETE or MERGE read this version wherever it names the table, as all its names share this object.
+   * Let an UPDATE, DELETE or MERGE read this version for every name of the table, because all its names share this object.
    *
-   * <p>Spark would load the table again for subqueries and sources, and not for the target of the statement, whose rows
-   * would then be looked for among those of a newer version.
+   * <p>Spark would load the table again for subqueries and sources, but not for the target of the statement. The target's
+   * rows would then be looked up among those of a newer version.
    */
   void pin() {
     isPinned = true;
   }
 
-  /** Spark loads a table that has a version again before it runs a statement, which would undo an InsertingMerge. */
+  /** Spark loads a table that has a version again before it runs a statement. This would undo an InsertingMerge. */
   @Override
   public String version() {
     return insertsMissing() || isPinned ? null : snapshotId();
@@ -134,18 +134,18 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return found;
   }
 
-  /** Whether {@link LakebedScan#FILE_COLUMN} names the file of a row: not where a column of the table has that name. */
+  /** Whether {@link LakebedScan#FILE_COLUMN} names a row's file. It does not if a column of the table has that name. */
   boolean namesFiles() {
     return primaryKeys().isEmpty() && !List.of(schema.fieldNames()).contains(LakebedScan.FILE_COLUMN);
   }
 
-  /** Whether single rows are deleted by deletion vectors, so that {@link LakebedScan#POSITION_COLUMN} numbers them. */
+  /** Whether deletion vectors delete single rows, so that {@link LakebedScan#POSITION_COLUMN} numbers them. */
   boolean marksRows() {
     return loaded.get("marks").asBoolean() && namesFiles()
         && !List.of(schema.fieldNames()).contains(LakebedScan.POSITION_COLUMN);
   }
 
-  /** The schema that a commit gives the table; null: the one that it has. */
+  /** The schema that a commit gives the table; null: its present one. */
   String staged() {
     return loaded.path("staged").isTextual() ? loaded.get("staged").asText() : null;
   }
@@ -155,12 +155,12 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
   }
 
-  /** The schema that names of columns are of; a request with it is refused when another table has the name. */
+  /** The schema to which names of columns refer. A request with it is refused if another table has the name. */
   JsonNode resolved() {
     return loaded.get("resolved");
   }
 
-  /** When the table was created, Unix ms, as a stream found it that began to write into it. */
+  /** When the table was created, Unix ms, as read by a stream that began to write into it. */
   synchronized long created() {
     if (created == null) {
       created = lake.ask("stream_sink", "table", table, "branch", branch()).get("created_ms").asLong();
@@ -176,13 +176,13 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   public Map<String, String> properties() {
     Map<String, String> found = new HashMap<>();
     loaded.get("properties").properties().forEach(entry -> found.put(entry.getKey(), entry.getValue().asText()));
-    // DESCRIBE EXTENDED shows the folder; SHOW CREATE TABLE leaves out one that Spark takes for managed.
+    // DESCRIBE EXTENDED shows the folder. SHOW CREATE TABLE leaves it out if Spark considers it managed.
     found.put(TableCatalog.PROP_LOCATION, loaded.get("url").asText());
     found.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
     return found;
   }
 
-  /** A new table with the key, the options and the comment of this one, and what its statement says itself. */
+  /** A new table with the key, the options and the comment of this one, overridden by its own statement. */
   TableInfo copied(TableInfo info) {
     Map<String, String> properties = properties();
     properties.remove(TableCatalog.PROP_LOCATION);
@@ -213,7 +213,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return new LakebedScan.Builder(this, seesAll, options);
   }
 
-  /** A branch that the catalog was not asked for is not another one that is read or written instead. */
+  /** Refuse the option for a branch where it has no effect: another branch would be read or written instead. */
   static void checkBranch(CaseInsensitiveStringMap options) {
     if (!MinorCatalog.LOADS_WITH_OPTIONS && options.containsKey(LakebedCatalog.BRANCH_OPTION)) {
       throw Errors.mistake(
@@ -232,8 +232,8 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   }
 
   /**
-   * DELETE without a job: of an append table the bridge rewrites the files that have such rows, if they are small; all
-   * rows of a table with a primary key are replaced by none.
+   * DELETE without a job. In an append table the bridge rewrites the files with affected rows, if they are small. In a
+   * table with a primary key it can only replace all rows by none.
    */
   @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
@@ -261,7 +261,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return true;
   }
 
-  // ---- partitions, which are there as long as they have rows
+  // ---- partitions, which exist as long as they have rows
 
   @Override
   public StructType partitionSchema() {
@@ -289,7 +289,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return true;
   }
 
-  /** The rows of versions that snapshots, tags and branches keep stay. */
+  /** The rows of versions that snapshots, tags and branches keep are not deleted. */
   @Override
   public boolean purgePartitions(InternalRow[] partitions) {
     throw Errors.mistake(

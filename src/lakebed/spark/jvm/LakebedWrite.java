@@ -54,7 +54,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     new LakebedWrite(table, Map.of(), false).commit(new WriterCommitMessage[0]);
   }
 
-  // ---- which task gets which row: all of a bucket must be in one
+  // ---- which task gets which row: one task gets all rows of a bucket
 
   @Override
   public Distribution requiredDistribution() {
@@ -65,20 +65,20 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       return Distributions.unspecified();
     }
     List<String> keys = table.partitionKeys();
-    if (keys.isEmpty()) { // any column that the rows have: those of a DELETE have the primary key alone
+    if (keys.isEmpty()) { // any column of the rows: those of a DELETE have only the primary key
       keys = table.primaryKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.primaryKeys();
     }
     return Distributions.clustered(Columns.references(keys));
   }
 
-  /** Buckets take turns in the parts of a shuffle. With partitions there are so many that their hashes are even. */
+  /** Distribute buckets evenly over the parts of a shuffle. With partitions there are enough for even hashes. */
   private Expression spread(Transform bucket) {
     return table.partitionKeys().isEmpty()
         ? SpreadFunction.of(NativeFiles.shufflePartitions(), bucket, table.loaded.get("native_write").get("bucket_count").asInt())
         : bucket;
   }
 
-  /** A bucket has one file, however many of them a task writes; so tasks are small, and no core waits for another. */
+  /** A bucket has one file, however many a task writes. So tasks are small, and no core waits for another. */
   @Override
   public long advisoryPartitionSizeInBytes() {
     return isNative() && bucket() != null ? SHUFFLED_BYTES : 0;
@@ -89,7 +89,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     return table.loaded.get("gathers").asBoolean() && table.partitionKeys().isEmpty() && !isNative() ? 1 : 0;
   }
 
-  /** A task that writes files itself has one of them open at a time. */
+  /** A task that writes files itself has only one of them open at a time. */
   @Override
   public SortOrder[] requiredOrdering() {
     if (!isNative()) {
@@ -105,7 +105,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
         && TaskFiles.canName(table.loaded.get("url").asText(), !table.partitionKeys().isEmpty());
   }
 
-  /** The bucket of a row, of a table whose files tasks can write; null: without fixed buckets. */
+  /** The bucket of a row, for a table whose files tasks can write; null: it has no fixed buckets. */
   private Transform bucket() {
     JsonNode files = table.loaded.get("native_write");
     List<String> keys = new ArrayList<>();
@@ -184,12 +184,12 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     }
   }
 
-  /** The schema that the columns are of; null: a stream's, which are of the table's newest one. */
+  /** The schema to which the columns belong; null: it is a stream, whose columns belong to the table's newest schema. */
   JsonNode resolved() {
     return table.resolved();
   }
 
-  /** The columns that tasks bring. */
+  /** The columns of the tasks' rows. */
   StructType rows() {
     return table.schema();
   }
@@ -199,17 +199,17 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     return rows();
   }
 
-  /** The columns that say which row a change is of. */
+  /** The columns that identify the row of a change. */
   List<String> ids() {
     return changes ? table.primaryKeys() : List.of();
   }
 
-  /** Whether tasks name the rows that go by their places, and the commit marks these. */
+  /** Whether tasks name deleted rows by their places, and the commit marks these rows. */
   boolean marks() {
     return false;
   }
 
-  /** The query and the number of the batch that is committed; null: this is no stream. */
+  /** The query and the number of the batch that is committed; null: this is not a stream. */
   Map<String, Object> batch() {
     return null;
   }
@@ -219,12 +219,12 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     return null;
   }
 
-  /** Whether the commit refuses when another writer changed rows of the same buckets since the version that was read. */
+  /** Whether the commit is refused if another writer changed rows of the same buckets since the version that was read. */
   boolean restsOnVersion() {
     return changes || table.insertsMissing();
   }
 
-  /** Delete the files of tasks. Not after a commit was asked for: it may have succeeded without saying so. */
+  /** Delete the files of tasks, unless a commit was requested, which may have succeeded without an answer. */
   @Override
   public void abort(WriterCommitMessage[] messages) {
     List<String> results = results(messages);
@@ -242,7 +242,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
         .toList();
   }
 
-  /** What kind of write Spark asks for. */
+  /** The kind of write that Spark asks for. */
   static class Builder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
     private final LakebedTable table;
     private final LogicalWriteInfo info;

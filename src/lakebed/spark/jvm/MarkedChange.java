@@ -10,8 +10,8 @@ import org.apache.spark.sql.connector.write.SupportsDelta;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * UPDATE, DELETE or MERGE of a table without a primary key, by deletion vectors: the rows that go are marked where they
- * are, and only new rows are written.
+ * UPDATE, DELETE or MERGE of a table without a primary key, by deletion vectors: deleted rows are marked in their files,
+ * and only new rows are written.
  */
 final class MarkedChange implements SupportsDelta {
   private final LakebedTable table;

@@ -11,7 +11,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
-/** The job of a {@link MarkedChange}: its tasks write new rows, and name the file and position of those that go. */
+/** The job of a {@link MarkedChange}: its tasks write new rows, and name the file and position of deleted ones. */
 final class MarkedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchWrite {
   private final Command command;
 
@@ -30,7 +30,7 @@ final class MarkedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchWr
     return tasks();
   }
 
-  /** New rows as of {@link LakebedRewrite}. The rows of a DELETE have no columns but their places. */
+  /** New rows are distributed as in {@link LakebedRewrite}. The rows of a DELETE have only the columns of their places. */
   @Override
   public Distribution requiredDistribution() {
     if (command == Command.DELETE) {
@@ -69,7 +69,7 @@ final class MarkedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchWr
     return true;
   }
 
-  /** MERGE inserts what it did not find: it refuses when another writer may have inserted the same since. */
+  /** MERGE inserts what it did not find. Its commit is refused if another writer may have inserted the same since. */
   @Override
   boolean restsOnVersion() {
     return command == Command.MERGE;

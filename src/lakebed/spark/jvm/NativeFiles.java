@@ -30,10 +30,10 @@ import scala.Option;
 import scala.collection.immutable.Map$;
 
 /**
- * Spark's own Parquet reader over exactly the files of a plan: nothing is listed, and no status is asked for.
+ * Spark's own Parquet reader for exactly the files of a plan: nothing is listed, and no file status is requested.
  *
- * <p>With {@link NativeReaders} the one file that names Spark's internal classes of its file sources; tried with 4.1, 4.2
- * and 4.3.
+ * <p>This file and {@link NativeReaders} are the only ones that name Spark's internal classes of its file sources; tried
+ * with 4.1, 4.2 and 4.3.
  */
 final class NativeFiles {
   /** 3 January 1900 as days since 1970. */
@@ -45,7 +45,7 @@ final class NativeFiles {
     return SparkSession.active();
   }
 
-  /** The session whose settings a scan was made with. */
+  /** The session with whose settings a scan was made. */
   record Session(SparkSession spark) {
     static Session active() {
       return new Session(session());
@@ -60,12 +60,12 @@ final class NativeFiles {
     return session().sessionState().newHadoopConf();
   }
 
-  /** The parts of a shuffle that an expression asks for. */
+  /** The number of parts of a shuffle for an expression. */
   static int shufflePartitions() {
     return session().sessionState().conf().numShufflePartitions();
   }
 
-  /** The file systems that Hadoop has here, of those that a lake may be in. */
+  /** The schemes of Hadoop's available file systems, of those that a lake may be in. */
   static List<String> schemes() {
     Configuration conf = configuration();
     List<String> found = new ArrayList<>();
@@ -74,7 +74,7 @@ final class NativeFiles {
         FileSystem.getFileSystemClass(scheme, conf);
         found.add(scheme);
       } catch (IOException | RuntimeException e) {
-        // Not on the class path: lakebed reads there.
+        // Not on the class path: lakebed reads the files of this scheme.
       }
     }
     return found;
@@ -89,7 +89,7 @@ final class NativeFiles {
     return session().sparkContext().defaultParallelism();
   }
 
-  /** What Spark's reader can use of predicates, to leave out row groups: each is true where its predicate is. */
+  /** Filters by which Spark's reader can exclude row groups: each is true wherever its predicate is. */
   static Filter[] filters(Predicate[] predicates) {
     List<Filter> found = new ArrayList<>();
     for (Predicate predicate : predicates) {
@@ -103,7 +103,7 @@ final class NativeFiles {
 
   /**
    * A filter that is true wherever a predicate is; null: there is none. Spark's own translation leaves out parts that it
-   * does not know, also of an OR and under NOT: its filter would lose rows.
+   * does not know, also of an OR and under NOT, so its filter would lose rows.
    */
   private static Filter weaker(Predicate predicate) {
     if (predicate instanceof And || predicate instanceof Or) {
@@ -119,7 +119,7 @@ final class NativeFiles {
     return filter.isDefined() ? filter.get() : null;
   }
 
-  /** Whether Spark's translation leaves out no part of a predicate, and takes no value for another one. */
+  /** Whether Spark's translation leaves out no part of a predicate, and changes no value. */
   private static boolean isKnown(Predicate predicate) {
     if (predicate instanceof And || predicate instanceof Or || predicate instanceof Not) {
       return Arrays.stream(predicate.children()).allMatch(part -> isKnown((Predicate) part));
@@ -129,8 +129,8 @@ final class NativeFiles {
   }
 
   /**
-   * Whether Spark's translation keeps a value. Its dates and times go through the calendar of java.sql, which has no days
-   * from 5 to 14 October 1582, and times of zones before 1900 of its own.
+   * Whether Spark's translation keeps a value. It converts dates and times to the calendar of java.sql, which lacks the
+   * days from 5 to 14 October 1582, and has other offsets of time zones before 1900.
    */
   private static boolean isKept(Literal<?> literal) {
     if (literal.value() instanceof Number number && literal.dataType() instanceof DateType) {
@@ -142,12 +142,12 @@ final class NativeFiles {
     return Predicates.isText(literal.value());
   }
 
-  /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */
+  /** The reader of files with these columns, by their names in the files, followed by constants of each file. */
   static PartitionReaderFactory reader(StructType columns, StructType constants, Filter[] filters) {
     return NativeReaders.of(session(), columns, constants, filters);
   }
 
-  /** Reading a URL takes microseconds, and a plan has many: one without special characters is itself. */
+  /** Parsing a URL takes microseconds, and a plan has many URLs. One without special characters needs no parsing. */
   private static SparkPath path(String url) {
     for (int i = 0; i < url.length(); i++) {
       char c = url.charAt(i);
@@ -159,7 +159,7 @@ final class NativeFiles {
     return SparkPath.fromUrlString(url);
   }
 
-  /** The files of a task as Spark's reader takes them. */
+  /** The files of a task in the form for Spark's reader. */
   static InputPartition partition(PackedFiles files) {
     PartitionedFile[] parts = new PartitionedFile[files.count()];
     for (int i = 0; i < parts.length; i++) {
@@ -171,7 +171,7 @@ final class NativeFiles {
     return new FilePartition(0, parts);
   }
 
-  /** Deal files out to tasks, as Spark deals out those of its own tables. */
+  /** Distribute files over tasks, as Spark does for its own tables. */
   static List<PackedFiles> deal(List<PackedFiles.File> files) {
     SparkSession session = session();
     SQLConf conf = session.sessionState().conf();

@@ -21,8 +21,8 @@ import scala.collection.immutable.Seq$;
 /**
  * Spark's own readers of Parquet files with some columns.
  *
- * <p>A reader needs Hadoop's settings on every executor, and to broadcast them costs more than all else that a plan of a
- * small scan does. They are broadcast once for the same columns and the same settings.
+ * <p>A reader needs Hadoop's settings on every executor. Broadcasting them costs more than all the rest of a plan for a
+ * small scan, so they are broadcast once for the same columns and the same settings.
  *
  * <p>Names Spark's internal classes of its Parquet source; tried with 4.1, 4.2 and 4.3.
  */
@@ -38,11 +38,11 @@ final class NativeReaders {
 
   private NativeReaders() {}
 
-  /** All that a reader depends on but its filters. {@code settings}: Hadoop's, with those of the session. */
+  /** Everything on which a reader depends except its filters. {@code settings}: Hadoop's, with the session's. */
   private record Key(
       SparkContext context, Map<String, String> settings, StructType columns, StructType constants) {}
 
-  /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */
+  /** The reader of files with these columns, by their names in the files, followed by constants of each file. */
   static PartitionReaderFactory of(SparkSession session, StructType columns, StructType constants, Filter[] filters) {
     Configuration conf = session.sessionState().newHadoopConf();
     Map<String, String> settings = new HashMap<>();
@@ -68,7 +68,7 @@ final class NativeReaders {
 
   private static ParquetPartitionReaderFactory made(
       SparkSession session, Configuration conf, StructType columns, StructType constants, Filter[] filters) {
-    // A scan only makes readers here, and asks its index for nothing; an index costs a tenth of a plan.
+    // The scan is only used to make readers and does not use its index; an index would cost a tenth of a plan.
     PartitioningAwareFileIndex nothing = null;
     ParquetScan scan =
         new ParquetScan(

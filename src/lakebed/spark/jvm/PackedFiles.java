@@ -11,25 +11,25 @@ import org.apache.spark.unsafe.types.UTF8String;
 /**
  * The files of one task, as arrays.
  *
- * <p>A plan may have a hundred thousand files. The driver packs them, and keeps neither an object nor a URL for each; the
+ * <p>A plan may have a hundred thousand files. The driver packs them, and keeps neither an object nor a URL for each. The
  * task makes those of its own files.
  */
 final class PackedFiles implements InputPartition {
   private static final InternalRow NO_CONSTANTS = new GenericInternalRow(new Object[0]);
 
   /**
-   * One file of a plan. {@code folder} is a URL, shared by the files in it, and {@code name} what follows it and a slash,
-   * in UTF-8. {@code constant}: the value of the column that no file has; null: there is no such column.
+   * One file of a plan. {@code folder} is a URL that the files in it share. {@code name} follows it after a slash, in
+   * UTF-8. {@code constant}: the value of the column that no file has; null: there is no such column.
    */
   record File(String folder, byte[] name, long sizeBytes, long modifiedMs, byte[] constant) {}
 
-  /** Some bytes of a file. */
+  /** A range of bytes of a file. */
   private record Part(File file, long start, long length) {}
 
   private final String[] folders;
   private final byte[][] names;
   private final byte[][] constants;
-  /** Start, length, size of the file and its time: four numbers a part. */
+  /** Start, length, size of the file and its time: four numbers for each part. */
   private final long[] numbers;
 
   private PackedFiles(List<Part> parts) {
@@ -85,12 +85,12 @@ final class PackedFiles implements InputPartition {
     return "PackedFiles(" + names.length + ")";
   }
 
-  /** How files are dealt out to tasks, as settings of Spark's own tables say. */
+  /** Settings for the distribution of files over tasks, those of Spark's own tables. */
   record Sizes(long splitBytesMax, long openBytes, Integer taskCountMax) {}
 
   /**
-   * Deal files out to tasks, as Spark deals out those of its own tables: large ones are cut, small ones packed, the
-   * largest first.
+   * Distribute files over tasks, as Spark does for its own tables: large ones are split, small ones packed, the largest
+   * first.
    */
   static List<PackedFiles> deal(List<File> files, Sizes sizes) {
     List<Part> parts = new ArrayList<>(files.size());

@@ -21,8 +21,8 @@ import org.apache.spark.sql.internal.SQLConf$;
 /**
  * One data file, encoded by Spark's own Parquet writer.
  *
- * <p>The one file that names Spark's internal classes ParquetWriteSupport and SQLConf; tried with 4.1,
- * 4.2 and 4.3.
+ * <p>This is the only file that names Spark's internal classes ParquetWriteSupport and SQLConf; tried with 4.1, 4.2 and
+ * 4.3.
  */
 final class ParquetFile {
   private static final int FORMAT_VERSION = 1;
@@ -44,7 +44,7 @@ final class ParquetFile {
     writer = SQLConf$.MODULE$.withExistingConf(ownConf(), () -> ready.opened());
   }
 
-  /** What the session says about dates before 1582 does not reach the files of a table. */
+  /** Settings without the session's, so that its setting for dates before 1582 does not affect the files of a table. */
   private static SQLConf ownConf() {
     SQLConf conf = new SQLConf();
     conf.setConfString("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED");
@@ -68,7 +68,7 @@ final class ParquetFile {
     writer.write(row);
   }
 
-  /** The bytes written, and those of the rows in memory. */
+  /** The bytes written so far, and those of the rows in memory. */
   long bytes() {
     return writer.getDataSize();
   }
@@ -91,7 +91,7 @@ final class ParquetFile {
     try (out) {
       writer.close();
     } catch (IOException | RuntimeException e) {
-      // It may be the reason for which the file is dropped.
+      // It may be the reason why the file is dropped.
     }
   }
 
@@ -127,7 +127,7 @@ final class ParquetFile {
     }
   }
 
-  /** A file that is open already. */
+  /** A file that is already open. */
   private record Opened(TaskFiles.Output out) implements OutputFile {
     @Override
     public PositionOutputStream create(long blockBytes) {

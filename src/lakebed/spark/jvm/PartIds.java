@@ -10,8 +10,8 @@ import org.apache.parquet.schema.Type;
 /**
  * Field ids of elements, keys and values in data files, which Spark's writer leaves out.
  *
- * <p>They are those of {@code lakebed.table.model.types.part_id}, counted from the id of the column or member that the
- * part is inside of. DO NOT CHANGE: other clients find parts of columns by them.
+ * <p>They are those of {@code lakebed.table.model.types.part_id}, counted from the id of the column or member that
+ * contains the part. DO NOT CHANGE: other clients find parts of columns by them.
  */
 final class PartIds {
   private static final int BASE = 0x1FFF_FFFF;

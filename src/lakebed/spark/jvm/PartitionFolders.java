@@ -10,8 +10,8 @@ import org.apache.spark.sql.types.Decimal;
 /**
  * The folders of partitions, as lakebed.table.files.placement names them for new files.
  *
- * <p>The commit compares each name with that of Python, so a difference fails a write and misplaces no file. Values of
- * FLOAT, DOUBLE and bytes are not named here.
+ * <p>The commit compares each name with Python's, so a difference fails a write and misplaces no file. Values of FLOAT,
+ * DOUBLE and bytes are not supported here.
  */
 final class PartitionFolders {
   private static final String SPECIAL = "\"#%'*/:=?\\{}[]^\u007f";

@@ -22,11 +22,11 @@ import scala.Enumeration;
 import scala.Option;
 
 /**
- * The partitions of a table as statements name them: by the texts of their values. To Spark the columns are of type
- * STRING, since it would cast what a statement says with an error of its own, and outside of ANSI mode to null, which is
- * another partition.
+ * The partitions of a table as statements name them: by the texts of their values. For Spark these columns have the type
+ * STRING. Otherwise it would cast the values of a statement with errors of its own, and outside of ANSI mode to null,
+ * which is another partition.
  *
- * <p>The one file that names Spark's internal classes Cast, EvalMode and Literal; tried with 4.1, 4.2 and 4.3.
+ * <p>This is the only file that names Spark's internal classes Cast, EvalMode and Literal; tried with 4.1, 4.2 and 4.3.
  */
 record Partitions(LakebedTable table) {
   /** The names of the numbers that follow the values in a reply. */
@@ -40,7 +40,7 @@ record Partitions(LakebedTable table) {
             .toArray(StructField[]::new));
   }
 
-  /** The partitions that have some values. {@code texts}: of the columns {@code names}. */
+  /** The partitions with some values. {@code texts}: values of the columns {@code names}. */
   InternalRow[] list(String[] names, InternalRow texts) {
     ArrowRows.Rows found = found(names, texts);
     int count = table.partitionKeys().size();
@@ -51,7 +51,7 @@ record Partitions(LakebedTable table) {
     return found(keys(), texts).rows().length > 0;
   }
 
-  /** How many rows, files and bytes a partition has. */
+  /** The numbers of rows, files and bytes of a partition. */
   Map<String, String> counts(InternalRow texts) {
     Map<String, String> counts = new LinkedHashMap<>();
     for (InternalRow row : found(keys(), texts).rows()) {
@@ -82,7 +82,7 @@ record Partitions(LakebedTable table) {
             values(names, texts)).get("rows").asText());
   }
 
-  /** The values of columns as a message. */
+  /** The values of columns in the form of messages. */
   private Map<String, Object> values(String[] names, InternalRow texts) {
     Map<String, Object> values = new LinkedHashMap<>();
     for (int i = 0; i < names.length; i++) {

@@ -13,7 +13,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** The partitions and readers of a plan that the bridge made. */
 record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) {
-  // The columns of a plan: a file has its scan, a pack for a worker has none.
+  // The columns of a plan. A file has its scan; a pack for a worker has none.
   private static final int SCAN = 0;
   private static final int FOLDER = 1;
   private static final int NAME = 2;
@@ -23,10 +23,10 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
   private static final int PACK = 6;
 
   /**
-   * Take a plan over.
+   * Convert a plan.
    *
-   * <p>{@code columns} are those of the files, {@code places} follow them: each file's own name, and the numbers of its
-   * rows, or nothing; with numbers a worker reads every file. {@code filters} are those of files with some columns.
+   * <p>{@code columns} are those of the files. {@code places} follow them: the name of each file, and the numbers of its
+   * rows, or nothing; with numbers a worker reads every file. {@code filters} gives the filters of files with some columns.
    */
   static PlannedScan of(
       JsonNode plan, StructType columns, StructType places, Function<StructType, Filter[]> filters, String python,
@@ -38,7 +38,7 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
       listed.add(new ArrayList<>());
     }
     List<InputPartition> found = new ArrayList<>();
-    String[] folder = new String[1]; // of the row before
+    String[] folder = new String[1]; // that of the row before
     ArrowRows.take(
         plan.get("units").asText(),
         batch -> {

@@ -28,7 +28,7 @@ import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Predicates as messages, which Python translates. */
+/** Predicates in the form of messages, which Python translates. */
 final class Predicates {
   private Predicates() {}
 
@@ -51,7 +51,7 @@ final class Predicates {
     return Map.of("name", name, "children", encoded(expression.children()));
   }
 
-  /** A value and its type as a message. A text that is not UTF-8 has none: as JSON it would be another text. */
+  /** A value and its type in the form of messages. A text that is not UTF-8 has none: JSON would change it. */
   static Map<String, Object> literal(Object value, DataType type) {
     if (!isText(value)) {
       return Map.of("name", "NOT_UTF8", "children", List.of());
@@ -62,7 +62,7 @@ final class Predicates {
     return members;
   }
 
-  /** Whether a value is the same one as a text of Java's, if it is a text: bytes that are not UTF-8 would change. */
+  /** Whether converting a value to a text of Java keeps it, if it is a text: bytes that are not UTF-8 would change. */
   static boolean isText(Object value) {
     return !(value instanceof UTF8String text) || Utf8.isValid(text);
   }
@@ -84,7 +84,7 @@ final class Predicates {
     return found;
   }
 
-  /** An aggregate function as a message; null: manifests do not answer it. */
+  /** An aggregate function in the form of messages; null: manifests do not have its result. */
   static Map<String, String> aggregate(AggregateFunc function) {
     if (function instanceof CountStar) {
       return Map.of("function", "count_star");
@@ -104,7 +104,7 @@ final class Predicates {
         : null;
   }
 
-  /** A value of a message as Spark holds it. */
+  /** A value of a message in Spark's form. */
   static Object internal(JsonNode value, DataType type) {
     if (value.isNull()) {
       return null;
@@ -130,7 +130,7 @@ final class Predicates {
     return type instanceof StringType ? UTF8String.fromString(value.asText()) : (Object) value.asLong();
   }
 
-  /** A value as Spark holds it: text where JSON has no such number. */
+  /** A value in Spark's form, as a text if JSON does not have such a number. */
   private static Object value(Object value) {
     if (value instanceof Double || value instanceof Float) {
       double number = ((Number) value).doubleValue();

@@ -10,7 +10,7 @@ final class Python {
 
   private Python() {}
 
-  /** Start a module. Its standard error is this process's; nothing secret is on its command line. */
+  /** Start a module. It uses this process's standard error. Its command line contains nothing secret. */
   static Process start(String python, String module) {
     try {
       return new ProcessBuilder(python, "-m", module).redirectError(ProcessBuilder.Redirect.INHERIT).start();
@@ -21,7 +21,7 @@ final class Python {
     }
   }
 
-  /** Refuse a Python process of another lakebed than the one this jar was built with. */
+  /** Refuse a Python process of another lakebed than the one with which this jar was built. */
   static void checkVersion(String answered, String python) {
     if (!VERSION.equals(answered)) {
       throw Errors.mistake(
@@ -30,12 +30,12 @@ final class Python {
     }
   }
 
-  /** Whether this jar is of that version of lakebed. */
+  /** Whether this jar belongs to that version of lakebed. */
   static boolean isVersion(String version) {
     return VERSION.equals(version);
   }
 
-  /** The interpreter that was set, else the one that this machine's environment names. */
+  /** The interpreter in the settings, otherwise the one that this machine's environment names. */
   static String orDefault(String set) {
     return set != null ? set : System.getenv().getOrDefault("PYSPARK_PYTHON", "python3");
   }

@@ -9,7 +9,7 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Readers of a scan's partitions: Spark's own for files as they are, a worker for splits that need a merge. */
+/** Readers of a scan's partitions: Spark's own for unchanged files, a worker for splits that need a merge. */
 final class ScanReaders implements PartitionReaderFactory {
   private final PartitionReaderFactory[] groups;
   private final byte[] reader;
@@ -92,7 +92,7 @@ final class ScanReaders implements PartitionReaderFactory {
       }
       current = batches.next(width);
       if (current == null) {
-        worker.expectDone(); // a stream that was cut off looks like one that ended
+        worker.expectDone(); // otherwise a stream that was cut off looks like one that ended
         finished = true;
       }
       return !finished;
@@ -114,7 +114,7 @@ final class ScanReaders implements PartitionReaderFactory {
     }
   }
 
-  /** The same as rows. */
+  /** The same rows, one by one. */
   private static final class MergedRows implements PartitionReader<InternalRow> {
     private final MergedBatches batches;
     private Iterator<InternalRow> rows;

@@ -15,18 +15,18 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  * The function {@code spread(parts, bucket, count)}: a number whose hash puts a bucket into the part
  * {@code bucket % parts} of a shuffle.
  *
- * <p>A write asks Spark for rows clustered by an expression, and cannot name a partitioner. Spark hashes the expression:
- * of 8 buckets in 8 parts, 3 parts get none on average, and others get two or three, which one task then writes. If Spark
- * hashes in another way than this class, parts are as uneven as without it, and the same rows are in the table.
+ * <p>A write asks Spark for rows clustered by an expression, and cannot name a partitioner. Spark hashes the expression.
+ * Of 8 parts for 8 buckets, 3 parts get none on average, and others get two or three, which one task then writes. If
+ * Spark hashes in another way than this class, the parts are as uneven as without it, but the table gets the same rows.
  */
 public final class SpreadFunction implements UnboundFunction {
   static final String NAME = "spread";
 
   private static final int SEED = 42;
-  /** Hashes that a task computes at most, in 20 ms. With more buckets or parts, Spark hashes the buckets themselves. */
+  /** Most hashes that a task computes, in 20 ms. With more buckets or parts, Spark hashes the buckets themselves. */
   private static final long HASHES_MAX = 1 << 22;
 
-  /** The expression over a bucket. */
+  /** The expression for a bucket. */
   static Expression of(int parts, Expression bucket, int count) {
     return Expressions.apply(NAME, Expressions.literal(parts), bucket, Expressions.literal(count));
   }
@@ -50,7 +50,7 @@ public final class SpreadFunction implements UnboundFunction {
     return new Bound();
   }
 
-  /** The function; public, as Spark compiles calls of {@code invoke}. */
+  /** The function. It is public, because Spark compiles calls of {@code invoke}. */
   public static final class Bound implements ScalarFunction<Integer> {
     private static final DataType[] TYPES = {DataTypes.IntegerType, DataTypes.IntegerType, DataTypes.IntegerType};
 

@@ -6,7 +6,7 @@ import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
-/** A table that CREATE or REPLACE TABLE AS SELECT fills: a replaced one keeps its history. */
+/** A table that CREATE or REPLACE TABLE AS SELECT fills. A replaced table keeps its history. */
 final class StagedLakebedTable extends LakebedTable implements StagedTable {
   private final boolean replaces;
   private boolean written;

@@ -6,7 +6,7 @@ import java.util.Map;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 
-/** Changes of ALTER TABLE as messages. */
+/** Changes of ALTER TABLE in the form of messages. */
 final class TableChanges {
   /** The clauses that set properties which tables do not have. */
   private static final Map<String, String> PLACES =
@@ -14,7 +14,7 @@ final class TableChanges {
 
   private TableChanges() {}
 
-  /** A change as a message; null: there is nothing to change. */
+  /** A change in the form of messages; null: there is nothing to change. */
   static Map<String, Object> members(TableChange change) {
     if (change instanceof TableChange.SetProperty set) {
       String clause = PLACES.get(set.property());
@@ -89,7 +89,7 @@ final class TableChanges {
     return names.length == 1 ? names[0] : List.of(names);
   }
 
-  /** The column before it; empty: none, it is the first; null: not said. */
+  /** The column before a position; empty: none, it is the first; null: not given. */
   private static String after(TableChange.ColumnPosition position) {
     return position == null ? null : position instanceof TableChange.After after ? after.column() : "";
   }

@@ -8,23 +8,24 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
 
 /**
- * The table that an argument of a procedure names: as in a statement, with or without the catalog and the database, with
- * backquotes or without, and with a branch.
+ * The table in an argument of a procedure. As in a statement, its name may have the catalog, the database, backquotes and
+ * a branch.
  *
- * <p>With {@link LakebedParser} the one file that names Spark's internal class CatalogManager; tried with 4.1, 4.2 and 4.3.
+ * <p>This file and {@link LakebedParser} are the only ones that name Spark's internal class CatalogManager; tried with
+ * 4.1, 4.2 and 4.3.
  *
- * @param table its name as Python writes it.
- * @param branch the branch that its name ends with; null: main.
+ * @param table its name in Python's spelling.
+ * @param branch the branch at the end of its name; null: main.
  */
 record TableNames(String table, String branch) {
   private static final Pattern PART = Pattern.compile("\\s*(?:`((?:[^`]|``)+)`|([^`.]*?))\\s*(\\.|$)");
 
-  /** Read a name. {@code catalog}: that of the procedure, in whose current database a name of one part is. */
+  /** Parse a name. {@code catalog}: the procedure's; a name of one part is in its current database. */
   static TableNames of(String text, String catalog) {
     CatalogManager catalogs = SparkSession.active().sessionState().catalogManager();
     List<String> parts = parts(text);
     if (parts.isEmpty()) {
-      return new TableNames(text, null); // it cannot be a name, which Python says
+      return new TableNames(text, null); // not a valid name, which Python reports
     }
     if (parts.size() == 3 && !parts.get(0).equals(catalog) && catalogs.isCatalogRegistered(parts.get(0))) {
       throw Errors.mistake(
@@ -41,7 +42,7 @@ record TableNames(String table, String branch) {
     return new TableNames(String.join(".", parts), name.length == 1 ? null : name[1]);
   }
 
-  /** The parts of a name without their backquotes; none: it cannot be one. */
+  /** The parts of a name without their backquotes; none: it is not valid. */
   private static List<String> parts(String text) {
     List<String> parts = new ArrayList<>();
     Matcher part = PART.matcher(text);

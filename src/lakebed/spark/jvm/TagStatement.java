@@ -34,7 +34,7 @@ record TagStatement(String text, String table, String change, String system) {
       pattern(
           "'[^'\\\\]*+(?:\\\\.[^'\\\\]*+)*+'|\"[^\"\\\\]*+(?:\\\\.[^\"\\\\]*+)*+\"|`[^`]*`|--[^\\n]*|/\\*.*?\\*/|;|\\w+|.");
 
-  /** After these words of a script a statement begins. */
+  /** Words of a script after which a statement begins. */
   private static final Set<String> OPENINGS = Set.of("BEGIN", "ATOMIC", "THEN", "ELSE", "DO", "LOOP", "REPEAT");
 
   private static final String MARKER = "|:\\w+|\\?)";
@@ -53,12 +53,12 @@ record TagStatement(String text, String table, String change, String system) {
           new Form("create_branch", "CREATE BRANCH (?<branch" + NAME + "(?:" + VERSION + "| AS OF TAG (?<tag" + NAME + ")"),
           new Form("delete_branch", "(?:DROP|DELETE) BRANCH (?<branch" + NAME));
 
-  /** Gives the SQL in place of a statement. */
+  /** Returns the SQL that replaces a statement. */
   interface Translation {
     String of(TagStatement statement) throws ParseException;
   }
 
-  /** A form of ALTER TABLE. Its groups are arguments of the procedure that it calls, in the spelling of Java. */
+  /** A form of ALTER TABLE. Its groups are arguments of the procedure that it calls, named in Java's style. */
   private record Form(String procedure, Pattern pattern, List<String> groups) {
     Form(String procedure, String pattern) {
       this(
@@ -73,8 +73,8 @@ record TagStatement(String text, String table, String change, String system) {
   }
 
   /**
-   * A text with the CALL or the query that {@code sql} gives in place of each such statement: of the whole text, of what
-   * EXPLAIN explains, and of the statements of a script.
+   * A text in which the CALL or the query from {@code sql} replaces each such statement: the whole text, the statement
+   * that EXPLAIN explains, and the statements of a script.
    */
   static String replaced(String text, Translation sql) throws ParseException {
     TagStatement whole = of(text);
@@ -98,7 +98,7 @@ record TagStatement(String text, String table, String change, String system) {
       if (OPENINGS.contains(token.group().toUpperCase(Locale.ROOT))) {
         starts.add(token.end());
       } else if (token.group().equals(";")) {
-        for (int start : starts) { // a name may be such a word, too
+        for (int start : starts) { // such a word may also be a name
           TagStatement statement = of(text.substring(start, token.start()));
           if (statement != null) {
             result.append(text, copied, start).append(' ').append(sql.of(statement));
@@ -112,7 +112,7 @@ record TagStatement(String text, String table, String change, String system) {
     return result.append(text, copied, text.length()).toString();
   }
 
-  /** The statement that a text is; null: it is another one. */
+  /** Parse a text as such a statement; null: it is another one. */
   static TagStatement of(String written) {
     String text = withoutComments(written);
     Matcher alter = ALTER.matcher(text);
@@ -166,7 +166,7 @@ record TagStatement(String text, String table, String change, String system) {
 
   private static String value(String group, String written) {
     if (written.startsWith(":") || written.equals("?")) {
-      return written; // a parameter of the statement is one of the CALL
+      return written; // a parameter of the statement becomes one of the CALL
     }
     return switch (group) {
       case "orReplace", "ifNotExists", "ifExists" -> "true";

@@ -24,10 +24,10 @@ import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.parquet.io.PositionOutputStream;
 
 /**
- * Where a task puts new files, each under its final name.
+ * The location where a task creates new files, each under its final name.
  *
- * <p>A local file is synced when it is closed, and {@link #makeDurable} syncs the folders: after it, files and folders
- * survive a power loss. A file of another store exists, durably, once it is closed.
+ * <p>A local file is synced when it is closed, and {@link #makeDurable} syncs the folders. After that, files and folders
+ * survive a power loss. In other stores a file exists, durably, once it is closed.
  */
 abstract class TaskFiles {
   /** Create a file under a name that only this attempt of a task has. */
@@ -36,7 +36,7 @@ abstract class TaskFiles {
   /** Make the names of all closed files durable. */
   abstract void makeDurable() throws IOException;
 
-  /** Delete those files that are there. */
+  /** Delete those files that exist. */
   abstract void delete(List<String> paths) throws IOException;
 
   /** Return the files below a root. {@code conf}: how to reach a store that is not a local folder. */
@@ -45,8 +45,8 @@ abstract class TaskFiles {
   }
 
   /**
-   * Whether this process can name every folder below a root: in a locale that is not UTF-8, Java changes other characters
-   * than ASCII in local names. {@code named}: folders have names of their own.
+   * Whether this process can name every folder below a root. In a locale that is not UTF-8, Java changes characters other
+   * than ASCII in local names. {@code named}: folders contain values of partitions.
    */
   static boolean canName(String root, boolean named) {
     boolean isPlain = !named && root.chars().allMatch(c -> c < 128);
@@ -90,7 +90,7 @@ abstract class TaskFiles {
       out.flush();
     }
 
-    /** Ignore what is still written, and let {@link #close} store nothing more: the file will be deleted. */
+    /** Ignore further writes, and let {@link #close} store nothing: the file will be deleted. */
     void drop() {
       dropped = true;
     }
@@ -114,7 +114,7 @@ abstract class TaskFiles {
     /** Make the file durable, if closing it does not. */
     void sync() throws IOException {}
 
-    /** Let closing the file not create it, where the store can. */
+    /** Prevent that closing the file creates it, if the store supports this. */
     void cancel() {}
   }
 
@@ -143,7 +143,7 @@ abstract class TaskFiles {
         throw new IOException(place + " exists already");
       }
       unsynced.add(folder);
-      FileOutputStream out = new FileOutputStream(file); // unlike a channel, it survives the interrupt of its thread
+      FileOutputStream out = new FileOutputStream(file); // unlike a channel, it survives an interrupt of its thread
       return new Output(new BufferedOutputStream(out, 1 << 16)) {
         @Override
         void sync() throws IOException {
@@ -152,7 +152,7 @@ abstract class TaskFiles {
       };
     }
 
-    /** Sync the folders of files, then every folder above, up to the one that holds the root. */
+    /** Sync the folders of files, then every folder above, up to the parent of the root. */
     @Override
     void makeDurable() throws IOException {
       Set<Path> above = new HashSet<>();
@@ -169,7 +169,7 @@ abstract class TaskFiles {
         try {
           sync(root.getParent());
         } catch (AccessDeniedException e) {
-          // Not ours: it was there before us.
+          // Another process created it before.
         }
       }
       unsynced.clear();
@@ -190,8 +190,9 @@ abstract class TaskFiles {
   }
 
   /**
-   * A bucket. Hadoop asks a store many questions that have one answer here, as names are used once and there are no
-   * folders: a file costs one PUT, and a deletion leaves no marker of an empty folder, which is no file of a table.
+   * A bucket. Hadoop sends many requests to a store whose answers are known here, because names are used once and there
+   * are no folders. So a file costs one PUT, and a deletion leaves no marker of an empty folder, which would be no file
+   * of a table.
    */
   private static final class Remote extends TaskFiles {
     private static final String WITHOUT_CHECKS = "fs.s3a.create.performance";
@@ -222,7 +223,7 @@ abstract class TaskFiles {
           }
         }
 
-        /** Hadoop before 3.5 returns from an interrupted upload as if it had ended. */
+        /** Before 3.5, Hadoop returns from an interrupted upload as if it had finished. */
         @Override
         public void close() throws IOException {
           super.close();
@@ -235,7 +236,7 @@ abstract class TaskFiles {
 
     @Override
     void makeDurable() {
-      // A file is, once it is closed.
+      // A file is durable once it is closed.
     }
 
     @Override

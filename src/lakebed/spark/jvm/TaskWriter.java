@@ -15,7 +15,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** The rows of one task, sent to a worker, which writes data files and returns what it wrote. */
+/** The rows of one task, sent to a worker, which writes data files and returns a description of them. */
 final class TaskWriter implements DeltaWriter<InternalRow> {
   private static final String OPERATION = "__lakebed_operation";
   private static final InternalRow WRITE = new GenericInternalRow(new Object[] {false});
@@ -32,7 +32,7 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
     keys = factory.keys.stream().mapToInt(factory.schema::fieldIndex).toArray();
   }
 
-  /** What a task returns: a pickle in base64, null without rows; or the mistake that its rows have. */
+  /** The result of a task: a pickle in base64, null without rows; or the mistake in its rows. */
   record Result(String encoded, String mistake) implements WriterCommitMessage {
     @Override
     public String toString() {
@@ -49,7 +49,7 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
     private final boolean changes;
     private final boolean marks;
 
-    /** {@code keys}: the columns of a row's id; with {@code marks} they follow the row, and are its place. */
+    /** {@code keys}: the columns of a row's id. With {@code marks} they follow the row, and contain its place. */
     Factory(String python, byte[] writer, StructType schema, List<String> keys, boolean changes, boolean marks) {
       this.python = python;
       this.writer = writer;
@@ -64,7 +64,7 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
       return new TaskWriter(this);
     }
 
-    /** The columns that are sent. In those of changes every value may be null, for a deleted row has a key alone. */
+    /** The columns that are sent. In changes every value may be null, because a deleted row has only a key. */
     private StructType sent() {
       if (!changes) {
         return schema;

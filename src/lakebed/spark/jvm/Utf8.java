@@ -15,13 +15,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Whether texts are UTF-8. Spark takes any bytes for a text, as in {@code CAST(X'FF' AS STRING)}; tables have none such. */
+/** Whether texts are UTF-8. Spark accepts any bytes as text, as in {@code CAST(X'FF' AS STRING)}; tables do not. */
 final class Utf8 {
   private static final long HIGH_BITS = 0x8080808080808080L;
 
   private Utf8() {}
 
-  /** Whether the bytes of a text are UTF-8, as Unicode defines it: no surrogates, and no character in more bytes than it needs. */
+  /** Whether the bytes of a text are UTF-8 as Unicode defines it: no surrogates, and no overlong encodings. */
   static boolean isValid(UTF8String text) {
     Object base = text.getBaseObject();
     long at = text.getBaseOffset();
@@ -40,7 +40,7 @@ final class Utf8 {
     return true;
   }
 
-  /** The bytes of the character that begins at an address; 0: there is none. */
+  /** The number of bytes of the character that begins at an address; 0: none begins there. */
   private static int size(Object base, long at, long end) {
     int first = Platform.getByte(base, at) & 0xFF;
     if (first < 0x80) {
@@ -62,7 +62,7 @@ final class Utf8 {
     return isOutside ? 0 : size;
   }
 
-  /** The columns of rows that have texts, also inside of other values. */
+  /** The columns of rows that contain texts, also inside of other values. */
   static final class Columns {
     private final StructField[] fields;
     private final int[] positions;
@@ -78,7 +78,7 @@ final class Utf8 {
       positions = found.stream().mapToInt(Integer::intValue).toArray();
     }
 
-    /** The name of a column of which a row has a text that is not UTF-8; null: there is none. */
+    /** The name of a column in which a row has a text that is not UTF-8; null: there is none. */
     String invalid(InternalRow row) {
       for (int position : positions) {
         if (!row.isNullAt(position) && !areValid(row, position, fields[position].dataType())) {

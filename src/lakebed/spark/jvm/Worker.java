@@ -13,8 +13,8 @@ import java.util.concurrent.ConcurrentLinkedDeque;
 /**
  * A Python process that reads or writes the rows of one task at a time; see lakebed.spark.worker for its messages.
  *
- * <p>Idle ones are kept for later tasks and end with the JVM. One whose task stopped early is ended, for what it still
- * sends belongs to that task.
+ * <p>Idle processes are kept for later tasks and end with the JVM. If a task stops early, its process is ended, because
+ * what it still sends belongs to that task.
  */
 final class Worker {
   private static final Map<String, ConcurrentLinkedDeque<Worker>> IDLE = new ConcurrentHashMap<>();

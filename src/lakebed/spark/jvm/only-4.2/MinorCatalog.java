@@ -10,9 +10,9 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** What Spark 4.2 asks of a catalog, and not every other minor. */
+/** What Spark 4.2 requires of a catalog, and not every other minor version. */
 interface MinorCatalog extends TableCatalog {
-  /** Whether the catalog is asked for a table with the option that names a branch. */
+  /** Whether Spark passes the option that names a branch when it loads a table. */
   boolean LOADS_WITH_OPTIONS = false;
 
   Lake lake();

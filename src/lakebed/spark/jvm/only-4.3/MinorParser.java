@@ -5,9 +5,9 @@ import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.catalyst.parser.SqlStatementSplitResult;
 import org.apache.spark.sql.catalyst.parser.TemporalIdentifier;
 
-/** What Spark 4.3 asks of a parser, and not every other minor. */
+/** What Spark 4.3 requires of a parser, and not every other minor version. */
 interface MinorParser extends ParserInterface {
-  /** The parser that reads the texts. */
+  /** The parser for the texts. */
   ParserInterface spark();
 
   @Override

@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** What each snapshot of a range changed; the range was resolved when the statement was analysed. */
+/** What each snapshot of a range changed. The range was resolved when the statement was analysed. */
 record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Changelog {
   static LakebedChangelog of(MinorCatalog catalog, Identifier table, CaseInsensitiveStringMap options, ChangelogRange range)
       throws NoSuchTableException {
@@ -72,7 +72,7 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
         .toArray(Column[]::new);
   }
 
-  /** A row that was written again unchanged is no change. */
+  /** A row that was written again without a change is not reported as a change. */
   @Override
   public boolean containsCarryoverRows() {
     return false;
