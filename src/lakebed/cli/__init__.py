@@ -1,1 +1,1 @@
-"""The command line: it reads arguments, calls a lake or a store, and prints. Starts in `entry.py`."""
+"""The command line: it parses arguments, calls a lake or a store, and prints. Starts in `entry.py`."""

@@ -119,7 +119,7 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
 
 
 def _access_keys(repositories: Repositories) -> Any:
-    """The access keys of a lake: in its records, or through the server that owns them, with the same methods."""
+    """The access keys of a lake, from its records or from the server that owns them. Both have the same methods."""
     if is_server(repositories.url):
         return repositories.access_keys
     catalog = local_catalog(repositories)
@@ -127,7 +127,7 @@ def _access_keys(repositories: Repositories) -> Any:
 
 
 def _names(names: list[str] | None, others: list[str] | None) -> str:
-    """What a key may see of one kind, given its limits of the other kind."""
+    """Return what a key may see of one kind, given its limits of the other kind."""
     if names is None:
         return "all" if others is None else "none"
     return ", ".join(names) or "none"

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each declared once, and how their texts are read."""
+"""Arguments and options that several commands share, each declared once, and how their texts are parsed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ AfterDestroy = Annotated[bool, option("--after-destroy", help="Create a new data
 
 
 def webhook_hosts() -> tuple[str, ...]:
-    """Hosts that webhooks may reach though they are not public, from ``LAKEBED_ALLOW_WEBHOOK``, comma-separated."""
+    """Return the hosts that webhooks may reach although they are not public, from ``LAKEBED_ALLOW_WEBHOOK``."""
     return tuple(host.strip() for host in os.environ.get("LAKEBED_ALLOW_WEBHOOK", "").split(",") if host.strip())
 
 
 def duration_ms(text: str | None) -> int | None:
-    """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`, also for a number without a unit."""
+    """Parse ``7 d`` or ``P7D`` as milliseconds; None for None.
+
+    Raises `InvalidRequest`, also for a number without unit.
+    """
     if text is None:
         return None
     bare = text.strip()
-    if bare.isdecimal() and bare.strip("0"):  # milliseconds in stored options; a user who types 7 means days
+    if bare.isdecimal() and bare.strip("0"):  # milliseconds in stored options, but a user who types 7 means days
         raise InvalidRequest(
             f"{format_value(text)} has no unit: write '{bare[:20]} d', '{bare[:20]}h' or '{bare[:20]}min'.",
             kind="invalid_duration",
@@ -49,7 +52,7 @@ def duration_ms(text: str | None) -> int | None:
 
 
 def duration(text: str) -> timedelta:
-    """The duration of a text. Raises `InvalidRequest`, also beyond Python's 2.7 million years."""
+    """Parse a duration. Raises `InvalidRequest`, also beyond Python's 2.7 million years."""
     try:
         return timedelta(milliseconds=duration_ms(text) or 0)
     except OverflowError:
@@ -62,12 +65,12 @@ def duration(text: str) -> timedelta:
 
 
 def version_of(version: str | None, tag: str | None) -> str | None:
-    """What ``--version`` and ``--tag`` mean together. Raises `InvalidRequest` when both are given."""
+    """Combine ``--version`` and ``--tag``. Raises `InvalidRequest` if both are given."""
     if version is not None and tag is not None:
         raise InvalidRequest("Give --version or --tag, not both: a tag's name is a version too.", kind="two_versions")
     return f"tag.{tag}" if tag is not None else version
 
 
 def names(text: str | None) -> list[str]:
-    """The names of a comma-separated list; none for None."""
+    """Split a comma-separated list of names; None is an empty list."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]

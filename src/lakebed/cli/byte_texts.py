@@ -1,7 +1,7 @@
 """Bytes on the command line: how keys and values are written and printed.
 
-Invariants: keys and values are text, or hexadecimal or base64 with ``--encoding``; other bytes are shown with escapes,
-which are exact in ``--format tsv`` only. JSON has no escape for such bytes: it is refused without another encoding.
+Invariants: keys and values are text, or hexadecimal or base64 with ``--encoding``. Other bytes are shown with escapes,
+which are exact only in ``--format tsv``. JSON has no escape for such bytes, so it is refused without another encoding.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lakebed.cli.grammar import argument, option
 from lakebed.errors import InvalidRequest, NotFound
 
 _SHOWN_BYTES_MAX: Final = 40
-"""Bytes of a key or value that an error shows."""
+"""Most bytes of a key or value that an error shows."""
 
 
 Encoding = Literal["utf8", "hex", "base64"]
-"""How bytes are written on the command line."""
+"""How bytes are spelled on the command line."""
 
 Format = Literal["text", "tsv", "jsonl"]
 """How a scan prints rows."""
@@ -39,7 +39,7 @@ def print_value(key: str, value: bytes | None, *, encoding: Encoding, raw: bool,
         check_json(value, encoding)
         output.document({"key": key, "value": text_of(value, encoding)})
     else:
-        output.lines([text_of(value, encoding)])  # as it is, and not wrapped as a sentence
+        output.lines([text_of(value, encoding)])  # unchanged, and not wrapped as a sentence
 
 
 def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:
@@ -60,7 +60,7 @@ def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding:
 
 
 def bytes_of(text: str, encoding: Encoding) -> bytes:
-    """The bytes that a text spells. Raises `InvalidRequest`."""
+    """Parse a text as bytes. Raises `InvalidRequest`."""
     try:
         if encoding == "hex":
             return bytes.fromhex(text)
@@ -75,7 +75,7 @@ def bytes_of(text: str, encoding: Encoding) -> bytes:
 
 
 def text_of(body: bytes, encoding: Encoding) -> str:
-    """How bytes are spelled."""
+    """Return bytes as text, in an encoding."""
     if encoding == "hex":
         return body.hex()
     if encoding == "base64":
@@ -84,7 +84,7 @@ def text_of(body: bytes, encoding: Encoding) -> str:
 
 
 def check_json(body: bytes, encoding: Encoding) -> None:
-    """Raise for bytes that JSON cannot hold: an escape would read as the text that spells it."""
+    """Refuse bytes that JSON cannot represent, because an escape would read as the text of the escape itself."""
     if encoding != "utf8":
         return
     try:
@@ -104,12 +104,12 @@ def _json_text(body: bytes, encoding: Encoding) -> str:
 
 
 def quote(argument: str) -> str:
-    """An argument, in quotes, as it can be printed."""
+    """Return an argument in quotes, in printable form."""
     return f"'{output.printable(argument)}'"
 
 
 # Control characters would move a terminal's cursor, or end a line of a file. Bytes that are not UTF-8 are decoded to
-# the code points from 0xDC80 on, which no valid text has.
+# the code points from 0xDC80 on, which no valid text contains.
 _CELL: dict[int, str] = {
     **{code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)},
     **{code: f"\\u{code:04x}" for code in range(0x80, 0xA0)},

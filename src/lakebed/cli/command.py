@@ -1,7 +1,7 @@
-"""What every command has: its declaration as a class, the common options, results and questions.
+"""The common parts of all commands: the declaration as a class, the common options, results and questions.
 
-A command is a subclass of `Command` with a ``name``; its attributes declare what it takes (`grammar`), its docstring
-is its help page, `run` does the work::
+A command is a subclass of `Command` with a ``name``. Its attributes declare its arguments and options (`grammar`), its
+docstring is its help page, and `run` does the work::
 
     class Tag(TableCommand, name="tag"):
         name: TagName
@@ -9,7 +9,7 @@ is its help page, `run` does the work::
 
         def run(self) -> None: ...
 
-A subclass without a name declares what several commands share. Does not know: which commands there are (`commands`).
+A subclass without a name declares what several commands share. Does not know: the list of commands (`commands`).
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Command:
     ] = 0
 
     def __init_subclass__(cls, *, name: str = "") -> None:
-        """Declare a command by its word, ``drop-tag``; without one the class only declares parameters for others."""
+        """Declare a command by its word, such as ``drop-tag``. A class without one only declares shared parameters."""
         cls.word = name
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Take parsed values; a parameter without one keeps its default. Raises `InvalidRequest`."""
+        """Take parsed values. A parameter without one keeps its default. Raises `InvalidRequest`."""
         vars(self).update(values)
         storage_options = pairs(self.storage_option, like="aws_region=eu-central-1")
         self.storage_options = options_of(os.environ.get(OPTIONS_VARIABLE)) | storage_options or None
 
     def warnings(self) -> Iterator[str]:
-        """Sentences about what was given: a secret on a command line can be read by others."""
+        """Yield warnings about the arguments: other users can read a secret on a command line."""
         for text in self.storage_option or ():
             key = text.partition("=")[0].strip()
             if _SECRET.search(key):
@@ -82,15 +82,15 @@ class Command:
                 )
 
     def run(self) -> None:
-        """Do what the command is for."""
+        """Execute the command."""
         raise NotImplementedError
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
-        """Sentences that help with an error, such as similar names that exist."""
+        """Yield sentences that help with an error, such as similar names that exist."""
         yield from ()
 
     def refuse_folder_of_others(self, url: str) -> None:
-        """Raise `InvalidRequest` for a folder with other things than a lake, before a store is created in it."""
+        """Refuse a folder with other contents than a lake, before a store is created in it. Raises `InvalidRequest`."""
         with suppress(NotFound):
             lakebed.open(url, create=False, storage_options=self.storage_options)
 
@@ -117,21 +117,21 @@ class Command:
 
 
 class Confirmed(Command):
-    """A command that asks before it changes something."""
+    """A command that asks for consent before it changes something."""
 
     yes: Annotated[bool, option("--yes", "-y", help="Do not ask, even at a terminal.")] = False
 
     def ask(self, question: str | Callable[[], str]) -> None:
-        """Go on only if the user agrees. Raises `Exit`."""
+        """Ask the user, and continue only with consent. Raises `Exit`."""
         output.ask(question, yes=self.yes, json=self.json)
 
 
 class Deletion(Confirmed):
-    """A command that deletes something: it has a dry run, and asks before it deletes."""
+    """A command that deletes something. It has a dry run, and asks for consent before it deletes."""
 
     dry_run: Annotated[bool, option("--dry-run", help="Report what would be deleted, and why; delete nothing.")] = False
 
     def ask(self, question: str | Callable[[], str]) -> None:
-        """Go on only if the user agrees; a dry run does not ask. Raises `Exit`."""
+        """Ask the user, and continue only with consent. A dry run does not ask. Raises `Exit`."""
         if not self.dry_run:
             super().ask(question)

@@ -33,7 +33,7 @@ _ANSWERS_OF_GROUPS: Final = frozenset({("repo", "log"), ("key", "create"), ("key
 
 
 def is_answer(path: tuple[str, ...]) -> bool:
-    """Whether a command fails if its output cannot be written. Any other command has done its work nevertheless."""
+    """Whether a command fails if its output cannot be written. Any other command has still done its work then."""
     return path[-1] in _ANSWERS or path in _ANSWERS_OF_GROUPS
 
 

@@ -1,7 +1,7 @@
-"""What may come next on a command line, for the completion of shells, and the scripts by which they ask.
+"""The completion of command lines: what may come next, and the scripts with which shells ask for it.
 
-Invariants: completing changes nothing and never fails: a name that cannot be looked up is not offered, and the shell
-offers files instead. Cost: the start, and one listing for names in a lake.
+Invariants: completion changes nothing and never fails. A name that cannot be looked up is not offered, and the shell
+offers files instead. Cost: the start of the process, and one listing for names in a lake.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lakebed.cli.parser import CommandSpec, Group
 from lakebed.errors import LakebedError
 
 VARIABLE: Final = "_LAKEBED_COMPLETE"
-"""The environment variable by which a shell asks for completions."""
+"""The environment variable with which a shell asks for completions."""
 
 _Given = Mapping[str, Any]
-"""The values of the arguments that the line has, by attribute."""
+"""The values of the arguments on the line, by attribute."""
 
 
 class _Bash(BashComplete):
-    """Bash, whose words end at colons: ``s3://bucket`` is three. So the whole line is handed over, and read here."""
+    """Bash. It splits words at colons, so ``s3://bucket`` is three words. So it passes the whole line, parsed here."""
 
     source_template = """\
 %(complete_func)s() {
@@ -47,16 +47,16 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        return ShellComplete.source(self)  # without asking an installed bash for its version
+        return ShellComplete.source(self)  # without running an installed bash for its version
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the cursor, and the one that ends there."""
+        """Return the words before the cursor, and the word that ends there."""
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)[1:]
         return (words, "") if line[-1:].isspace() or not words else (words[:-1], words[-1])
 
     def format_completion(self, item: CompletionItem) -> str:
-        """A line of the answer; an empty one lets bash offer files."""
+        """Return a line of the answer. An empty line lets bash offer files."""
         return item.value if item.type == "plain" else ""
 
 
@@ -64,23 +64,23 @@ _SHELLS: Final[dict[str, type[ShellComplete]]] = {"bash": _Bash, "zsh": ZshCompl
 
 
 def script(root: Group, shell: str) -> str:
-    """What a shell evaluates to complete lakebed's commands."""
+    """Return the script that a shell evaluates to complete lakebed's commands."""
     return _SHELLS[shell](root, {}, "lakebed", VARIABLE).source()
 
 
 def answer(root: Group, request: str) -> str:
-    """The lines that a shell's script asks for: `request` is ``bash_complete``, the rest is in the environment."""
+    """Return the lines for a shell's script. `request` is ``bash_complete``; the rest is in the environment."""
     shell = request.partition("_")[0]
     return f"{_SHELLS[shell](root, {}, 'lakebed', VARIABLE).complete()}\n" if shell in _SHELLS else ""
 
 
 def items_of(entries: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
-    """The entries that begin so, each with its meaning."""
+    """Return the entries with a prefix, each with its meaning."""
     return [CompletionItem(name, help=meaning) for name, meaning in entries if name.startswith(incomplete)]
 
 
 def items(parameter: click.Parameter, context: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The values that a parameter may have, as far as the line before it determines them; otherwise files."""
+    """Return the possible values of a parameter, as far as the line before it determines them; otherwise files."""
     if isinstance(parameter.type, click.Choice):
         return parameter.type.shell_complete(context, parameter, incomplete)
     assert isinstance(context.command, CommandSpec)
@@ -92,7 +92,7 @@ def items(parameter: click.Parameter, context: click.Context, incomplete: str) -
     present = {name: value for name, value in context.params.items() if value is not None}
     try:
         names = source(present) if source else []
-    except (LakebedError, OSError, KeyError):  # there is nothing to offer
+    except (LakebedError, OSError, KeyError):  # nothing can be offered
         names = []
     return items_of(((name, "") for name in names), incomplete) or [CompletionItem(incomplete, type="file")]
 

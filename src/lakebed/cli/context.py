@@ -1,4 +1,4 @@
-"""What a command acts on: a lake, or a table of it. Databases and repositories have `kv_context` and `repo_context`."""
+"""The lake, or its table, on which a command works. Databases and repositories have `kv_context` and `repo_context`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LakeCommand(Command):
     lake: Lake
 
     def open_lake(self, *, create: bool = False) -> OpenLake:
-        """Open the lake; only `create` creates one where there is none."""
+        """Open the lake. Create a missing lake only with `create`."""
         url = self.lake
         if url.startswith(("http://", "https://")):
             raise InvalidRequest(

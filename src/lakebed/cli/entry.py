@@ -1,4 +1,4 @@
-"""Where the script `lakebed` starts: an interruption ends it with one line also while Python still loads the rest."""
+"""The start of the script `lakebed`. An interruption ends it with one line, even while Python still loads the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     try:
         load("lakebed.cli.main").main()
     except BaseException as error:
-        # Python 3.11 wraps an interruption where a class is being made.
+        # Python 3.11 wraps an interruption that occurs while a class is created.
         if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         with suppress(OSError):  # standard error is closed

@@ -9,7 +9,7 @@ from lakebed.errors import LakebedError
 
 
 class Exit(Exception):
-    """End the command with an exit code; everything is printed already."""
+    """End the command with an exit code. Everything is already printed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -57,7 +57,7 @@ _BY_ERROR: Final[tuple[tuple[type[LakebedError], int], ...]] = (
 
 
 def exit_code(error: LakebedError) -> int:
-    """The exit code that an error ends the command with."""
+    """Return the exit code for an error."""
     if error.kind == "invalid_db_state" and "checkpoint" in error.facts:
-        return NOT_FOUND  # in the library an unknown or expired checkpoint is an invalid request
+        return NOT_FOUND  # the library reports an unknown or expired checkpoint as an invalid request
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), BUG)

@@ -1,9 +1,12 @@
 """Rows in and out of files and terminals: CSV, JSON lines and Parquet as Arrow, in streams.
 
 Owns: reading a file with a table's column types, and writing a stream of batches as a table for people, JSON, CSV or
-Parquet. Invariants: memory is bounded by a batch, whatever the size of file or result (a table for people shows its
-first rows only; JSON is read whole); a file named by ``-o`` appears whole or not at all. Loaded only by commands that
-touch rows: it brings Arrow.
+Parquet.
+
+Invariants: memory is limited to a batch, whatever the size of the file or result. (A table for people shows only its
+first rows; JSON is read as a whole.) A file named by ``-o`` appears as a whole or not at all.
+
+Loaded only by commands that handle rows, because it loads Arrow.
 """
 
 from __future__ import annotations
@@ -54,14 +57,14 @@ _CONVERSION = re.compile(r"In CSV column #(\d+): CSV conversion error to (.+?): 
 _SHOWN_ROWS_MAX = 50
 _INFERRED_BYTES = 1 << 20
 _CSV_ROW_BYTES_MAX = 16 << 20
-"""Bytes that Arrow reads of a CSV at a time; a row must fit."""
+"""Most bytes of a CSV file that Arrow reads at a time. A row must fit."""
 _JSON_BLOCK_BYTES_MAX = 2**31 - 1
-"""Limit of Arrow's block of JSON, in which a row must fit."""
+"""Limit of Arrow's block of JSON, into which a row must fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How far a file is read: bytes of CSV, rows of Parquet; JSON is read at once."""
+    """How far a file was read: bytes of CSV, rows of Parquet. JSON is read at once."""
 
     done_count: int
     total_count: int
@@ -75,18 +78,18 @@ def read_file(
     nulls: Sequence[str] = (),
     progress: Callable[[Loaded], None] | None = None,
 ) -> pa.RecordBatchReader:
-    """The rows of a file, with the table's types for the table's columns.
+    """Read the rows of a file, with the table's types for the table's columns.
 
     Args:
         path: a file; ``-`` is standard input (Parquet from there is held in memory).
-        format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None: by the file's name.
-        schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
-        nulls: fields of CSV without quotes that are null, as empty ones are.
+        format: ``csv``, ``json`` (one object in each line, or one array) or ``parquet``; None: by the file's name.
+        schema: the table's columns. Any other column keeps its own type, so that the table refuses it.
+        nulls: unquoted fields of CSV that are null, as empty ones are.
         progress: called with the state as rows are read; not for standard input, whose end is unknown.
 
     Raises:
         NotFound: no such file.
-        InvalidRequest: unknown format, or text that is not of its column's type.
+        InvalidRequest: unknown format, or text that does not have its column's type.
     """
     kind = _format_of(path, format)
     with _translating(path, schema):
@@ -97,9 +100,9 @@ def read_file(
             has_one_column = _has_one_column(source)
             if progress is not None:
                 source = pa.PythonFile(_Watched(path, progress), mode="r")
-                if Path(path).suffix in _COMPRESSED:  # as Arrow does by the name of a file that it opens itself
+                if Path(path).suffix in _COMPRESSED:  # as Arrow does, by the name of a file that it opens itself
                     source = pa.CompressedInputStream(source, pa.Codec.detect(path).name)
-            # Arrow's own list would turn texts such as NA, and NaN among numbers, into null.
+            # Arrow's default list would turn texts such as NA, and NaN among numbers, into null.
             convert = pa.csv.ConvertOptions(
                 column_types=dict(zip(schema.names, schema.types, strict=True)),
                 strings_can_be_null=True,
@@ -113,13 +116,13 @@ def read_file(
                     parse_options=pa.csv.ParseOptions(ignore_empty_lines=not has_one_column),
                     convert_options=convert,
                 )
-            except pa.ArrowException:  # of the first block
+            except pa.ArrowException:  # an error in the first block
                 _close(source)
                 raise
         elif kind == "json":
             reader = _json_rows(source, schema).to_reader()
         else:
-            # The footer comes last: a stream is held whole.
+            # The footer comes last, so a stream is held as a whole.
             source = pa.BufferReader(source.read()) if path == "-" else source
             file = pa.parquet.ParquetFile(source)
             if columns := int96_columns(file.metadata):
@@ -131,7 +134,7 @@ def read_file(
 
 
 def _has_one_column(source: Any) -> bool:
-    """Whether the first line of a CSV has one name: then an empty line is a row, whose value is null."""
+    """Whether the first line of a CSV file has one name. Then an empty line is a row with a null value."""
     if isinstance(source, str):
         with pa.input_stream(source) as file:
             head = file.read(_INFERRED_BYTES)
@@ -142,7 +145,7 @@ def _has_one_column(source: Any) -> bool:
 
 
 class _Watched:
-    """A file that tells how far it was read, after each megabyte of the blocks in which Arrow reads it."""
+    """A file that reports how far it was read, after each megabyte of the blocks that Arrow reads."""
 
     def __init__(self, path: str, progress: Callable[[Loaded], None]) -> None:
         self._file = Path(path).open("rb")  # noqa: SIM115
@@ -178,7 +181,10 @@ def _report_progress(
 
 
 def schema_of_file(path: str) -> pa.Schema:
-    """The columns of a file: Parquet's own, those of a CSV's first megabyte, or JSON's. Raises as `read_file`."""
+    """Return the columns of a file: Parquet's own, those of a CSV's first megabyte, or JSON's.
+
+    Raises as `read_file`.
+    """
     kind = _format_of(path, None)
     with _translating(path):
         source = _source_of(path)
@@ -190,11 +196,11 @@ def schema_of_file(path: str) -> pa.Schema:
 
 
 def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
-    """All rows of a JSON source, whose texts are converted after Arrow where it does not read what lakebed writes."""
+    """Read all rows of a JSON source. Convert texts after Arrow where it cannot parse what lakebed writes."""
     lines = _json_lines(source)
     if lines.size() == 0:
         return schema.empty_table()
-    # Arrow refuses a null in what is required, also one that a null above it hides. The table says which column lacks.
+    # Arrow refuses a null in a required column, even one hidden by a null above it. The table's error names the column.
     stated_schema = pa.schema([(field.name, _type_in_json(without_required(field.type))) for field in schema])
     rows = _read_json(lines, stated_schema)
     if absent := _find_absent(lines, rows, stated_schema):
@@ -212,7 +218,7 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _read_json(lines: pa.BufferReader, stated: pa.Schema) -> pa.Table:
-    """JSON with some columns of stated types, and the types of the others as Arrow finds them."""
+    """Read JSON with stated types for some columns, and with the types that Arrow finds for the others."""
     return pa.json.read_json(
         lines,
         read_options=pa.json.ReadOptions(block_size=min(max(_INFERRED_BYTES, lines.size()), _JSON_BLOCK_BYTES_MAX)),
@@ -221,7 +227,10 @@ def _read_json(lines: pa.BufferReader, stated: pa.Schema) -> pa.Table:
 
 
 def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated: pa.Schema) -> set[str]:
-    """The stated columns that no row has. Arrow adds them, and an upsert would empty them. Cost: reads again if any."""
+    """Return the stated columns that no row has. Arrow adds them, and an upsert would empty them.
+
+    Cost: reads the lines again if there are any.
+    """
     empty = {name for name in stated.names if rows[name].null_count == rows.num_rows}
     if not empty:
         return empty
@@ -231,7 +240,7 @@ def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated: pa.Schema) -> s
 
 
 def _type_in_json(kind: pa.DataType) -> pa.DataType:
-    """The type as which Arrow reads a column; it knows no dates there, and no more digits of a second than a type."""
+    """Return the type as which Arrow reads a column. It parses no dates, and no more digits of a second than a type."""
     if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -242,7 +251,7 @@ def _type_in_json(kind: pa.DataType) -> pa.DataType:
 
 
 def _from_json(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values in the table's type; bytes are written as base64."""
+    """Convert values to the table's type. Bytes are base64."""
     if values.type == kind:
         return values
     if pa.types.is_list(kind):
@@ -251,7 +260,7 @@ def _from_json(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         members = [_from_json(values.field(place), field.type) for place, field in enumerate(kind)]
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=values.is_null())
-    if pa.types.is_time(kind):  # Arrow (26.0) reads it from no text but that of a timestamp
+    if pa.types.is_time(kind):  # Arrow (26.0) parses a time only from the text of a timestamp
         moments = pc.binary_join_element_wise("1970-01-01T", values, "").cast(pa.timestamp("us"))
         return moments.cast(pa.time64("us")).cast(kind)
     return _decode_base64(values, kind) if pa.types.is_binary(kind) else values.cast(kind)
@@ -263,7 +272,7 @@ def _decode_base64(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _json_lines(source: Any) -> pa.BufferReader:
-    """JSON as Arrow reads it: objects one after the other, also where they stand in one array, as ``--json`` prints."""
+    """Return JSON in the form that Arrow reads: a sequence of objects, also from an array, which ``--json`` prints."""
     text = Path(source).read_bytes() if isinstance(source, str) else source.read()
     if text.lstrip()[:1] == b"[":
         try:
@@ -284,18 +293,18 @@ def write_rows(
     """Write a stream of rows to a file or to standard output.
 
     Args:
-        format: ``table`` shows the first rows only, and says how many there are.
+        format: ``table`` shows only the first rows, and the number of all.
         file: a path; None is standard output.
         limit: at most this many rows.
 
     Returns:
-        How many rows were written.
+        The number of written rows.
     """
     counted_batches = _Counted(_limit_rows(batches, limit))
     rows: Iterator[pa.RecordBatch] = iter(counted_batches)
     head = next(rows, None)
     if head is not None:
-        # The batches' own schema: the one asked may differ from it in nullability, which writers refuse.
+        # The batches' own schema: the given one may differ in nullability, which writers refuse.
         rows, schema = itertools.chain((head,), rows), head.schema
     if file is None:
         if format == "parquet" and sys.stdout.isatty():
@@ -314,7 +323,7 @@ def write_rows(
 
 
 def print_rows(rows: pa.Table, *, json: bool) -> None:
-    """Print a small table whole."""
+    """Print a small table completely."""
     if json:
         output.document(python_rows(rows))
     else:
@@ -354,7 +363,7 @@ def _refuse_far_times(batch: pa.RecordBatch) -> None:
 
 
 def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:
-    """One JSON array, one row a line."""
+    """Write one JSON array, one row in each line."""
     encoder = msgspec.json.Encoder(enc_hook=str)
     separator = b"[\n"
     for batch in rows:
@@ -394,7 +403,7 @@ def _cell(value: Any) -> str:
 
 
 class _Counted:
-    """Batches, and how many rows went by."""
+    """An iterator of batches that counts their rows."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -416,7 +425,7 @@ def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterato
             continue
         yield batch.slice(0, rows_left)
         rows_left -= min(rows_left, batch.num_rows)
-        if rows_left == 0:  # not one batch more: it may be in another file
+        if rows_left == 0:  # read no further batch: it may be in another file
             return
 
 
@@ -424,12 +433,12 @@ def _format_of(path: str, format: str | None) -> Format:
     if format in ("csv", "json", "parquet"):
         return format  # type: ignore[return-value]  # narrowed by the line above
     name = Path(path.lower())
-    if name.suffix in _COMPRESSED and name.stem.endswith(".csv"):  # the readers of the others take no such stream
+    if name.suffix in _COMPRESSED and name.stem.endswith(".csv"):  # readers of other formats do not take such a stream
         name = name.with_suffix("")
     suffix_format = _BY_SUFFIX.get(name.suffix)
     if format is not None or suffix_format is None:
         if path != "-":
-            _source_of(path)  # a name that is mistyped says nothing of a format
+            _source_of(path)  # reports a mistyped name before a missing format
         raise InvalidRequest(
             f"The format of {path} is unknown: add --format csv, json or parquet.", kind="unknown_format"
         )
@@ -453,14 +462,14 @@ def _translate_errors(reader: pa.RecordBatchReader, path: str, source: Any) -> I
 
 
 def _close(source: Any) -> None:
-    """Close what Python has opened, which Arrow does not."""
+    """Close what Python opened, because Arrow does not close it."""
     if isinstance(source, pa.NativeFile):
         source.close()
 
 
 @contextlib.contextmanager
 def _translating(path: str, schema: pa.Schema | None = None) -> Iterator[None]:
-    """Arrow's errors about a file's content, in one sentence with the file's name and the types' names in tables."""
+    """Translate Arrow's errors about a file into one sentence, with the file's name and the table's names of types."""
     try:
         yield
     except pa.ArrowException as wrong:
@@ -474,7 +483,7 @@ def _translating(path: str, schema: pa.Schema | None = None) -> Iterator[None]:
 
 
 def _place_of(path: str, position: int, value: str) -> str | None:
-    """The first such value of a column of a CSV file, with its line and column; None: it is not found."""
+    """Return line and column of the first such value in a column of a CSV file; None: not found."""
     names: list[str] | None = None
     with pa.input_stream(local_path(path)) as source:
         lines = csv.reader(io.TextIOWrapper(source, "utf-8-sig", "replace", newline=""))

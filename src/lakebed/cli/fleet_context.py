@@ -1,4 +1,4 @@
-"""The fleet, the tenant and the timeline that a command of ``lakebed fleet`` acts on."""
+"""The fleet, the tenant and the timeline on which a command of ``lakebed fleet`` works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TimelineOption = Annotated[str, option("--timeline", help="A timeline, branch or
 
 
 class FleetCommand(LakeCommand):
-    """A command on the fleet of a lake, which has to run."""
+    """A command on the fleet of a lake, which must be running."""
 
     control: Annotated[
         str | None,
@@ -37,7 +37,7 @@ class FleetCommand(LakeCommand):
 
     @contextmanager
     def fleet(self) -> Iterator[Fleet]:
-        """The running fleet."""
+        """Connect to the running fleet."""
         with self.open_lake().fleet(control=self.control) as fleet:
             yield fleet
 
@@ -48,7 +48,7 @@ class TenantCommand(FleetCommand):
     tenant: TenantName
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
-        """Similar names, for a tenant that does not exist. Cost: 1 request."""
+        """Yield similar names for a tenant that does not exist. Cost: 1 request."""
         if problem.kind != "tenant_not_found":
             return
         with suppress(LakebedError), self.fleet() as fleet:
@@ -58,7 +58,7 @@ class TenantCommand(FleetCommand):
 
     @contextmanager
     def open_tenant(self) -> Iterator[Tenant]:
-        """The tenant."""
+        """Open the tenant."""
         with self.fleet() as fleet:
             yield fleet.tenant(self.tenant)
 
@@ -70,13 +70,13 @@ class TimelineCommand(TenantCommand):
 
     @contextmanager
     def open_timeline(self) -> Iterator[Timeline]:
-        """The timeline."""
+        """Open the timeline."""
         with self.open_tenant() as tenant:
             yield tenant.timeline(self.timeline)
 
 
 class StorageCommand(Command):
-    """A command that runs a part of a fleet over a storage."""
+    """A command that runs a part of a fleet on a storage."""
 
     lake: Annotated[str | None, argument("LAKE", help="Where the lake is: a folder or a URL.", is_lake=True)]
     storage: Annotated[str | None, option("--storage", metavar="URL", help="The same as LAKE.", replaces=("lake",))] = (
@@ -85,7 +85,7 @@ class StorageCommand(Command):
 
     @property
     def url(self) -> str:
-        """Of the storage."""
+        """The URL of the storage."""
         storage = self.storage if self.storage is not None else self.lake
         assert storage is not None
         return storage

@@ -87,7 +87,7 @@ class Reading(TenantCommand):
 
     @contextmanager
     def state(self) -> Iterator[Timeline | TimelineView]:
-        """What is read."""
+        """Open the timeline, or its state at an LSN."""
         if self.version is not None and (self.lsn is not None or self.timeline != MAIN):
             raise InvalidRequest("Give --version, or --timeline and --lsn, not both.", kind="two_versions")
         with self.open_tenant() as tenant:
@@ -105,7 +105,7 @@ class Reading(TenantCommand):
                 yield timeline.at(self.lsn)
 
     def _check_written(self, timeline: Timeline, lsn: int) -> None:
-        """Refuse an LSN that no row has. The library waits for the row, which another client may be writing."""
+        """Refuse an LSN that no row has. The library would wait for the row, which another client may be writing."""
         if lsn <= timeline.status().lsn:
             return
         last = timeline.lsn()

@@ -89,7 +89,7 @@ class Status(FleetCommand, name="status"):
             self._explain(pending)
 
     def _explain(self, pending: list[tuple[str, Transaction]]) -> None:
-        """Say which rejected transactions wait for their nodes, and what to do where that is for good."""
+        """Print which rejected transactions wait for their nodes, and what to do if a node does not come back."""
         names = ", ".join(sorted({transaction.node for _, transaction in pending}))
         tenant, first = pending[0]
         output.sentence(
@@ -245,7 +245,7 @@ class Events(FleetCommand, name="events"):
                 self._print(list(newest))
 
     def _follow(self, fleet: Fleet, shown: Iterable[Event], last: str) -> None:
-        """Print each event in a line, and those that follow; while no control plane answers, wait for one."""
+        """Print each event on a line, and those that follow. While no control plane answers, wait for one."""
         is_away = False
         while True:
             for event in shown:
@@ -383,7 +383,7 @@ def _of_transaction(transaction: Transaction, due: set[int]) -> dict[str, Any]:
 
 
 def _every_event(operator: OperatorPort, *, after: str) -> Iterator[tuple[str, Event]]:
-    """All events behind a position, oldest first. Cost: 1 request a thousand."""
+    """Yield all events after a position, oldest first. Cost: 1 request for 1000."""
     while True:
         page = operator.events(after=after, limit=_PAGE)
         yield from page
@@ -393,7 +393,7 @@ def _every_event(operator: OperatorPort, *, after: str) -> Iterator[tuple[str, E
 
 
 def _line(event: Event) -> str:
-    """An event in a line: time of day, kind, message, how long it took."""
+    """Return an event as a line: time of day, kind, message, how long it took."""
     time = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     took = f" ({event.took_ms:,} ms)" if event.took_ms else ""
     return output.printable(f"{time}  {event.kind:<19}  {event.message}{took}")

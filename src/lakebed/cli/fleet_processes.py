@@ -30,7 +30,7 @@ from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
 
 _NODE_S = 2.0
-"""How long the control plane waits for a node: one that hangs delays the failover of other nodes so long."""
+"""How long the control plane waits for a node. A node that hangs delays the failover of other nodes by this time."""
 
 
 class ProcessCommand(ServingCommand):
@@ -50,21 +50,21 @@ class ProcessCommand(ServingCommand):
     ] = False
 
     def http_options(self) -> HttpOptions:
-        """How it serves. Raises `InvalidRequest` (``invalid_certificate``)."""
+        """Return the options of its HTTP server. Raises `InvalidRequest` (``invalid_certificate``)."""
         return HttpOptions(tls=self.read_tls())
 
     def watch_parent(self) -> None:
-        """End this process with the one that started it, if that was asked for."""
+        """End this process with the process that started it, if requested."""
         if self.end_with_input:
             end_with_input(Environment())
 
     @property
     def token(self) -> str | None:
-        """What the parts of the fleet send each other."""
+        """The token that the parts of the fleet send to each other."""
         return os.environ.get(TOKEN_VARIABLE) or None
 
     def started(self, what: str, url: str, *, owns: str = "") -> None:
-        """Say where the process answers, and what it waits for while another process owns that."""
+        """Print where the process answers, and what it waits for while another process owns that."""
         if self.json:
             output.document({"url": url, "process": os.getpid()})
         else:
@@ -145,7 +145,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
             tell()
 
         def tell() -> None:
-            # Not as a standby, which cannot answer: clients would lose the control plane that decides.
+            # Do not start as a standby, which cannot answer: clients would lose the control plane that decides.
             if answers_at and decides:
                 now_ms = environment.clock.now_ms()
                 write_address(lake.store, url=answers_at, log=shown_log, ledger=ledger, now_ms=now_ms)
@@ -261,7 +261,7 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
 
 
 def without_credentials(url: str) -> str:
-    """A log's URL without user and password, as it may be written down."""
+    """Return a log's URL without user and password, so that it may be stored."""
     if "@" not in url:
         return url
     parts = urlsplit(url)

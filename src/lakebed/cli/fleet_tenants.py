@@ -253,7 +253,7 @@ class Commit(TimelineCommand, name="commit"):
 
 
 def of_tenant(record: TenantRecord) -> dict[str, Any]:
-    """A tenant's facts."""
+    """Return a tenant's facts."""
     relocation = record.relocation
     return {
         "tenant": record.tenant,
@@ -296,7 +296,7 @@ def _setting(name: str, value: int) -> str:
 
 
 def _policy(policy: Policy, texts: list[str] | None) -> Policy:
-    """The settings with some changed. Raises `InvalidRequest`."""
+    """Return the settings with some changes. Raises `InvalidRequest`."""
     changes: dict[str, int] = {}
     for key, value in pairs(texts, like="retain_rows=1000").items():
         if key not in policy.__struct_fields__:

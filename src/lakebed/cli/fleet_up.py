@@ -29,9 +29,9 @@ from lakebed.runtime import Environment
 
 _WATCH_S: Final = 0.2
 _KILLED_S: Final = 2.0
-"""How long the control plane of a fleet that was killed may still answer."""
+"""How long the control plane of a killed fleet may still answer."""
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that end the fleet: the last one is sent when the terminal is closed."""
+"""Signals that end the fleet. SIGHUP is sent when the terminal is closed."""
 
 
 class Up(StorageCommand, name="up"):
@@ -91,9 +91,9 @@ class Up(StorageCommand, name="up"):
         raise exits.Exit(exits.OK)
 
     def _check_alone(self, store: ObjectStore) -> None:
-        """Raise `Conflict` while another control plane answers that has the ledger in the storage.
+        """Raise `Conflict` if another control plane answers that has the ledger in the storage.
 
-        One of a fleet that was just killed answers for a moment.
+        The control plane of a fleet that was just killed may answer for a moment.
         """
         address = read_address(store)
         if address is None or address.ledger != "kv":
@@ -132,7 +132,7 @@ class Up(StorageCommand, name="up"):
             raise
 
     def _say(self, text: str) -> None:
-        """Tell a person what happens: on standard error where standard output is one document."""
+        """Print what happens, on standard error if standard output is one document."""
         if self.json:
             output.say(text)
         else:
@@ -165,10 +165,10 @@ class Up(StorageCommand, name="up"):
 
 @contextmanager
 def _interrupt_on_signals() -> Iterator[None]:
-    """Make each signal an interruption. A second one does not wait for the parts, which end by themselves then.
+    """Turn each signal into an interruption. A second signal does not wait for the parts, which then end by themselves.
 
-    SIGHUP is ignored still where this process was started so, as `nohup` does. A shell that starts a process in the
-    background makes it ignore SIGINT too, and there it ends the fleet all the same.
+    SIGHUP stays ignored if this process was started so, as `nohup` does. A shell that starts a process in the
+    background makes it ignore SIGINT too, but SIGINT still ends the fleet then.
     """
 
     def end(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Checking, and repairing statistics: what ``lakebed fsck`` and ``lakebed table fsck`` share."""
+"""Checks, and repairs of statistics: the common part of ``lakebed fsck`` and ``lakebed table fsck``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Check(Command):
     ] = False
 
     def check(self, url: str, store: str | None) -> None:
-        """Check a lake, or one store of it, and print the report. Raises `Exit` for faults."""
+        """Check a lake, or one store in it, and print the report. Raises `Exit` if there are faults."""
         if self.repair_statistics and self.deep:
             raise InvalidRequest("--repair-statistics reads the data files itself: give it without --deep.")
         if self.dry_run and not self.repair_statistics:

@@ -1,8 +1,8 @@
-"""The grammar of the command line: what a command takes, declared as annotated attributes of its class.
+"""The grammar of the command line: arguments and options, declared as annotated attributes of a command's class.
 
-An attribute is ``Annotated[type, argument(...)]`` or ``Annotated[type, option(...)]``; without a default it is
+An attribute is ``Annotated[type, argument(...)]`` or ``Annotated[type, option(...)]``. Without a default it is
 required. Types: ``str``, ``int``, ``bool`` (a flag), ``Path``, a ``Literal`` of texts, a list of these, any of them
-or None. `parameters_of` makes click's parameters of them.
+or None. `parameters_of` converts them to click's parameters.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 LAKE_VARIABLE: Final = "LAKEBED_LAKE"
-"""The environment variable with the lake of commands that leave it out."""
+"""The environment variable with the lake of commands that omit it."""
 OPTIONS_VARIABLE: Final = "LAKEBED_STORAGE_OPTIONS"
-"""The environment variable with settings of the object store, a JSON object: every user can list commands."""
+"""The environment variable with settings of the object store, a JSON object: every user can list command lines."""
 
 
 class Argument(click.Argument):
-    """A positional argument; `is_lake`: `LAKE_VARIABLE` may give it."""
+    """A positional argument. `is_lake`: `LAKE_VARIABLE` may provide it."""
 
     def __init__(self, *declarations: Any, is_lake: bool, **settings: Any) -> None:
         super().__init__(*declarations, **settings)
         self.is_lake = is_lake
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """``TABLE``, ``[TAG]``, ``[KEY...]``."""
+        """Return ``TABLE``, ``[TAG]``, ``[KEY...]``."""
         name = f"{self.metavar}{'...' if self.nargs == -1 else ''}"
         return name if self.required else f"[{name}]"
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Its name, as in the usage line."""
+        """Return its name, as in the usage line."""
         return self.human_readable_name
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What may stand here: names in the lake, or files."""
+        """Return its possible values: names in the lake, or files."""
         items: list[CompletionItem] = load("lakebed.cli.completion").items(self, ctx, incomplete)
         return items
 
 
 class Option(click.Option):
-    """An option; `replaces`: names of the arguments that are left out when it is given."""
+    """An option. `replaces`: names of the arguments that are omitted if it is given."""
 
     def __init__(self, *declarations: Any, replaces: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*declarations, **settings)
         self.replaces = tuple(replaces)
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """``--where WHERE``, without which a command cannot run; otherwise nothing."""
+        """Return ``--where WHERE`` for a required option, otherwise nothing."""
         return [f"{self.opts[0]} {self.metavar or self.name.upper()}"] if self.required else []
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Its first spelling."""
+        """Return its first spelling."""
         return self.opts[0]
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser gather what a line says of a flag with an opposite; of click's own the last spelling wins."""
+        """Let the parser collect all uses of a flag with an opposite, because click keeps only the last spelling."""
         if not self.secondary_opts:
             super().add_to_parser(parser, ctx)
             return
@@ -79,7 +79,7 @@ class Option(click.Option):
             parser.add_option(obj=self, opts=names, dest=self.name, action="append_const", const=value)
 
     def consume_value(self, ctx: click.Context, opts: Any) -> tuple[Any, ParameterSource]:
-        """The value and where it comes from. Raises `UsageError` for a flag given together with its opposite."""
+        """Return the value and its source. Raises `UsageError` for a flag that is given together with its opposite."""
         value, source = super().consume_value(ctx, opts)
         if not (self.secondary_opts and source is ParameterSource.COMMANDLINE):
             return value, source
@@ -88,7 +88,7 @@ class Option(click.Option):
         return value[-1], source
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What may be its value: names in the lake, or files."""
+        """Return its possible values: names in the lake, or files."""
         items: list[CompletionItem] = load("lakebed.cli.completion").items(self, ctx, incomplete)
         return items
 
@@ -126,7 +126,7 @@ class _LocalPath(click.ParamType[Path]):
 
 
 _Build = Callable[[str, Any, dict[str, Any]], click.Parameter]
-"""Makes a parameter of an attribute's name, its default, and what its type says."""
+"""Makes a parameter from an attribute's name, its default, and the settings of its type."""
 
 
 def argument(metavar: str, *, help: str, is_lake: bool = False) -> _Build:
@@ -152,9 +152,9 @@ def option(
     """Declare an option.
 
     Args:
-        names: the first is the one of error messages; ``--hard/--soft`` sets a flag or clears it.
-        min, max: of an integer, inclusive.
-        replaces: attributes of the arguments that are left out when it is given.
+        names: the first one is used in error messages; ``--hard/--soft`` sets a flag or clears it.
+        min, max: limits of an integer, inclusive.
+        replaces: attributes of the arguments that are omitted if it is given.
         count: it takes no value, and counts how often it is given.
     """
 
@@ -175,7 +175,7 @@ def option(
 
 
 def parameters_of(command: type) -> list[click.Parameter]:
-    """The parameters that a class and its bases declare.
+    """Return the parameters that a class and its bases declare.
 
     Returns:
         Arguments first, those of the bases before the class's own; then options, the class's own before those of the
@@ -190,9 +190,9 @@ def parameters_of(command: type) -> list[click.Parameter]:
 
 
 def _build_parameters(base: type, command: type) -> Iterator[click.Parameter]:
-    """The parameters that one class declares itself; defaults are those of `command`."""
+    """Yield the parameters that one class declares itself. Defaults are those of `command`."""
     names = vars(sys.modules[base.__module__])
-    # Without the class's own attributes as local names: an attribute `option` would hide the function.
+    # Without the class's own attributes as local names, because an attribute `option` would hide the function.
     hints = inspect.get_annotations(base, globals=dict(names), locals={}, eval_str=True)
     for name, hint in hints.items():
         kind, build = (*typing.get_args(hint), None, None)[:2]
@@ -208,7 +208,7 @@ def _build_parameters(base: type, command: type) -> Iterator[click.Parameter]:
 
 
 def _settings_of(kind: Any) -> dict[str, Any]:
-    """How click reads a type."""
+    """Return click's settings for a type."""
     if kind is bool:
         return {"is_flag": True}
     if kind is Path:
@@ -220,7 +220,10 @@ def _settings_of(kind: Any) -> dict[str, Any]:
 
 
 def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, str]:
-    """``["a=1", "b=2"]`` as a dictionary. Raises `InvalidRequest` for a text without ``=``; `like` is the example."""
+    """Parse ``["a=1", "b=2"]`` as a dictionary.
+
+    Raises `InvalidRequest` for a text without ``=``; `like` is its example.
+    """
     values = {}
     for text in texts or []:
         key, equals, value = text.partition("=")
@@ -231,7 +234,10 @@ def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, s
 
 
 def options_of(text: str | None) -> dict[str, str]:
-    """The settings in `OPTIONS_VARIABLE`. Raises `InvalidRequest`, without quoting it: it may have secrets."""
+    """Parse the settings in `OPTIONS_VARIABLE`.
+
+    Raises `InvalidRequest` without quoting it, since it may have secrets.
+    """
     try:
         return decode_json(text, dict[str, str]) if text else {}
     except msgspec.DecodeError:

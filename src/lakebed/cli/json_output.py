@@ -17,7 +17,7 @@ _DELETIONS_SHOWN_MAX = 20
 
 
 def of_version(version: Version) -> dict[str, Any]:
-    """A version's facts."""
+    """Return a version's facts."""
     return {
         "store": version.store,
         "version": version.id,
@@ -28,12 +28,12 @@ def of_version(version: Version) -> dict[str, Any]:
 
 
 def short_id(version: str) -> str:
-    """A commit by its beginning; other versions are numbers."""
+    """Shorten the id of a commit to its beginning. Other versions are numbers."""
     return version[:12] if len(version) == 64 else version
 
 
 def print_explanation(explanation: Explanation, *, json: bool, is_version: bool = False) -> None:
-    """Print why an object is kept, or with `is_version` a version, which then has no path, and until when."""
+    """Print why an object, or with `is_version` a version, is kept, and until when. A version has no path."""
     if json:
         subject = {"version" if is_version else "path": explanation.path}
         pins = [asdict(pin) for pin in explanation.pins]
@@ -46,7 +46,7 @@ def print_explanation(explanation: Explanation, *, json: bool, is_version: bool 
 
 
 def of_report(report: CollectionReport) -> dict[str, Any]:
-    """A deletion's facts, with every object that went (or would go) and why."""
+    """Return a deletion's facts, with every object that was (or would be) deleted and why."""
     plan = report.plan
     return {
         "store": report.store,
@@ -68,13 +68,13 @@ def of_report(report: CollectionReport) -> dict[str, Any]:
 
 
 def is_idle(report: CollectionReport) -> bool:
-    """Whether a deletion was done, and found nothing to delete and nothing to warn of."""
+    """Whether a deletion was done, and found nothing to delete and nothing to warn about."""
     facts = of_report(report)
     return not (facts["hidden"] or facts["deleted"] or report.warnings or report.problem)
 
 
 def sentence_of_report(report: CollectionReport) -> str:
-    """One line, such as ``flights: would delete 3 versions and 12 files (3.4 MB)``."""
+    """Return one line, such as ``flights: would delete 3 versions and 12 files (3.4 MB)``."""
     if report.problem:
         return f"{report.store}: not collected. {report.problem}"
     facts = of_report(report)
@@ -126,7 +126,7 @@ def _deletion_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:
 
 
 def print_check(report: CheckReport, *, json: bool) -> None:
-    """Print what a check found: faults one by one, orphans as a sum, and a closing sentence."""
+    """Print what a check found: each fault, the sum of the orphans, and a closing sentence."""
     if json:
         output.document(report.facts())
         return

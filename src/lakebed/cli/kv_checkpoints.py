@@ -125,7 +125,7 @@ class Why(DatabaseCommand, name="why"):
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A checkpoint's facts."""
+    """Return a checkpoint's facts."""
     owner = checkpoint.owner
     return {
         "id": checkpoint.id,

@@ -1,4 +1,4 @@
-"""The database that a command of ``lakebed kv`` acts on."""
+"""The database on which a command of ``lakebed kv`` works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DatabaseName = Annotated[str | None, argument("NAME", help="A database of the la
 
 
 SHORT_LIVED: Final = DatabaseOptions(background=False, compaction=False)
-"""Options of a writer that lives for one command: it leaves compaction to others."""
+"""Options of a writer that lives for one command. It leaves compaction to other processes."""
 
 
 class DatabaseCommand(Command):
@@ -41,7 +41,7 @@ class DatabaseCommand(Command):
     ] = None
 
     def database(self) -> DatabaseAdmin:
-        """The database, not opened."""
+        """Return the database, not opened."""
         if self.path is not None:
             return database_at(self.path, self.storage_options)
         assert self.lake is not None
@@ -49,14 +49,14 @@ class DatabaseCommand(Command):
         return database_at(url_of(self.lake, self.name), self.storage_options)
 
     def database_to_create(self) -> DatabaseAdmin:
-        """The database, not opened. Raises `InvalidRequest` where it is none yet, and LAKE is not a lake's folder."""
+        """Return the database, not opened. Raises `InvalidRequest` if it is missing and LAKE is not a lake's folder."""
         admin = self.database()
         if self.lake is not None and not admin.exists():
             self.refuse_folder_of_others(self.lake)
         return admin
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
-        """Similar names, for a database that does not exist. Cost: 1 to 3 LISTs."""
+        """Yield similar names for a database that does not exist. Cost: 1 to 3 LISTs."""
         if problem.kind != "database_not_found" or self.lake is None or self.name is None:
             return
         try:
@@ -66,7 +66,7 @@ class DatabaseCommand(Command):
         except NotFound:
             yield f"There is no lake at {self.lake} either: check where it is."
             return
-        except LakebedError:  # the error that is explained here says why
+        except LakebedError:  # the explained error gives the reason
             return
         if similar:
             yield f"Did you mean {' or '.join(similar)}?"
@@ -75,16 +75,16 @@ class DatabaseCommand(Command):
 
 
 def url_of(lake: str, name: str) -> str:
-    """The URL of a database of a lake. Raises `InvalidRequest` for a lake or a name that is not valid."""
+    """Return the URL of a database of a lake. Raises `InvalidRequest` for an invalid lake or name."""
     return parse_url(lake).join(database_folder(name))
 
 
 def names_of(lake: str, storage_options: dict[str, str] | None) -> list[str]:
-    """Names of the databases of a lake, sorted. Raises `NotFound`. Cost: 1 LIST."""
+    """Return the names of the databases of a lake, sorted. Raises `NotFound`. Cost: 1 LIST."""
     folders = open_store(lake, storage_options=storage_options, create=False).list_with_delimiter("").folders
     return sorted(folder.removesuffix(DATABASE_SUFFIX) for folder in folders if folder.endswith(DATABASE_SUFFIX))
 
 
 def database_at(url: str, storage_options: dict[str, str] | None) -> DatabaseAdmin:
-    """The database at a URL, not opened."""
+    """Return the database at a URL, not opened."""
     return DatabaseAdmin(DatabaseLocation.at(url, storage_options=storage_options))

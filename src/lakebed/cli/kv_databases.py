@@ -53,7 +53,7 @@ class Branch(DatabaseCommand, name="branch"):
             )
         url = self.new if self.lake is None or "/" in self.new else url_of(self.lake, self.new)
         admin = database_at(url, self.storage_options)
-        if admin.exists():  # `create_clone` finishes what a crash left, so it accepts a clone of the same parent
+        if admin.exists():  # `create_clone` finishes what a crash left, so it accepts an existing clone of the parent
             raise AlreadyExists(
                 f"There already is a database at {admin.location.url}, and no branch of {parent} was made: name "
                 "another.",
@@ -150,7 +150,7 @@ class Manifests(DatabaseCommand, name="manifests"):
 
 
 def of_entry(entry: ManifestSummary) -> dict[str, Any]:
-    """A listed manifest's facts."""
+    """Return the facts of a listed manifest."""
     return {
         "manifest_id": entry.id,
         "created_ms": entry.created_ms,

@@ -1,7 +1,7 @@
 """Commands of ``lakebed kv`` on single keys and ranges: get, put, delete, scan, stats.
 
-Invariants: reading commands write nothing to the database; how bytes are written and printed is in `byte_texts`.
-``get --raw`` writes bytes as they are.
+Invariants: reading commands write nothing to the database. `byte_texts` defines how bytes are written and printed.
+``get --raw`` writes bytes unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.model import check_key, check_value
 
 _LEVEL_0_COUNT_MAX: Final = 12
-"""From this many files of level 0 on, a command that writes merges them itself. A compactor merges four, and above 24
-writers are slowed down (`DatabaseOptions`)."""
+"""From this many files of level 0, a command that writes merges them itself. A compactor merges four, and more than 24
+slow down writers (`DatabaseOptions`)."""
 
 Checkpoint = Annotated[
     str | None,
@@ -67,7 +67,7 @@ class Put(DatabaseCommand, name="put"):
     def run(self) -> None:
         body = standard.read_input() if self.value == "-" else bytes_of(self.value, self.encoding)
         ttl = None if self.ttl is None else arguments.duration(self.ttl)
-        # Before the database is opened, which changes it.
+        # Before the database is opened, because opening changes it.
         key = check_key(bytes_of(self.key, self.encoding))
         check_value(body)
         if self.json:
@@ -139,7 +139,7 @@ class Scan(DatabaseCommand, name="scan"):
         self.result({"count": number}, f"{number:,}")
 
     def _range(self) -> dict[str, bytes | None]:
-        """The prefix, or the start and end, as bytes."""
+        """Return the prefix, or the start and end, as bytes."""
         texts = {"prefix": self.prefix} if self.prefix is not None else {"start": self.start, "end": self.end}
         return {name: None if text is None else bytes_of(text, self.encoding) for name, text in texts.items()}
 
@@ -199,7 +199,7 @@ def _format_fact(name: str, value: Any) -> str:
 
 
 def _reader(admin: DatabaseAdmin, checkpoint: str | None) -> DatabaseReader:
-    """A reader that writes nothing and reads the newest version once."""
+    """Return a reader that writes nothing and reads the newest version once."""
     if checkpoint is not None and checkpoint.isdigit():
         return admin.at(checkpoint)
     return admin.reader(checkpoint, options=ReaderOptions(follow_latest=checkpoint is None, background=False))
@@ -208,5 +208,5 @@ def _reader(admin: DatabaseAdmin, checkpoint: str | None) -> DatabaseReader:
 def _compact_if_alone(admin: DatabaseAdmin, level_0_count: int) -> None:
     """Merge the files of many short-lived writers, if no compactor did."""
     if level_0_count >= _LEVEL_0_COUNT_MAX:
-        with suppress(LakebedError):  # the key is written; the next command tries again
+        with suppress(LakebedError):  # the key is written, and the next command tries again
             admin.compact()

@@ -65,7 +65,7 @@ class Collect(Deletion, name="collect"):
                 collections = collector.collect_once(progress)
             self._print_round(collections)
             errors = [collection.error for collection in collections.values() if collection.error is not None]
-            # A watch continues after faults, which may be temporary; a path that never was a database is a mistake.
+            # A watch continues after faults, which may be temporary. A path that never was a database is a mistake.
             failures += [error for error in errors if not self.watch or error.kind == "database_not_found"]
             if not self.watch or not collector.urls:
                 break
@@ -75,7 +75,7 @@ class Collect(Deletion, name="collect"):
             raise exits.Exit(exits.exit_code(failures[0]))
 
     def _urls(self) -> list[str]:
-        """The databases to collect. Raises `InvalidRequest` for a database where a lake has to be."""
+        """Return the databases to collect. Raises `InvalidRequest` for a database in place of a lake."""
         if self.path is not None:
             return self.path
         lake = self.lake or ""
@@ -87,21 +87,21 @@ class Collect(Deletion, name="collect"):
         return [url_of(lake, name) for name in self.names or names_of(lake, self.storage_options)]
 
     def _print_round(self, done: Mapping[str, Collection]) -> None:
-        """What a round did to each database: its report, or on standard error why it was not collected."""
+        """Print what a round did to each database: its report, or on standard error why it was not collected."""
         reports = []
         for url, collection in done.items():
             if collection.error is not None:
                 error = collection.error
                 sentence = f"{url} was not collected: {error.message}"
                 output.error(type(error)(sentence, kind=error.kind, **error.facts), json=self.json)
-            elif not (self.watch and json_output.is_idle(collection.report)):  # the log of a watch shows changes only
+            elif not (self.watch and json_output.is_idle(collection.report)):  # the log of a watch shows only changes
                 reports.append(collection.report)
         if not self.json:
             json_output.print_reports(reports, json=False)
         elif self.watch:
             for report in reports:
                 output.json_line(json_output.of_report(report))
-        elif len(self.path or self.names or ()) == 1:  # one that was named is one object, whatever the lake holds
+        elif len(self.path or self.names or ()) == 1:  # a single named one is an object, whatever the lake contains
             for report in reports:
                 json_output.print_report(report, json=True)
         else:
@@ -135,7 +135,7 @@ class Compact(DatabaseCommand, name="compact"):
 
                 if is_full:
                     count += compactor.compact_full(tell)
-                    is_full = False  # once; with --watch, later rounds follow the planner
+                    is_full = False  # only the first round; with --watch, later rounds follow the planner
                 while compactor.compact_once(tell):
                     count += 1
             if not self.watch:
@@ -149,7 +149,7 @@ class Compact(DatabaseCommand, name="compact"):
 
 
 def _flush_log(admin: DatabaseAdmin) -> None:
-    """Write the rows of the log into files. A writer that owns the database does so itself."""
+    """Write the rows of the log into files. A writer that owns the database does this itself."""
     entries = WalLog(admin.location).entries(admin.show_manifest().replay_after_wal_id)
     if all(entry.is_fence for entry in entries):
         return

@@ -154,7 +154,7 @@ class Why(LakeCommand, name="why"):
 
     def run(self) -> None:
         lake = self.open_lake()
-        here = os.path.abspath(self.object)  # as a shell completes it, from the folder one is in
+        here = os.path.abspath(self.object)  # a shell completes paths relative to the current folder
         explanation = lake.why(
             here if os.path.exists(here) and f"file://{here}".startswith(f"{lake.url}/") else self.object
         )

@@ -1,8 +1,8 @@
-r"""How tables and sentences are laid out in a terminal of some width: text in, lines out.
+r"""The layout of tables and sentences in a terminal of some width: text in, lines out.
 
-Invariants: a word (the text between spaces) is never broken, so that names, ids and numbers can be read and copied;
-a word wider than the terminal is one line of its own. Without a width nothing is left out and nothing is wrapped.
-Control characters become ``\x1b``; line feeds break a cell into lines. This module prints nothing.
+Invariants: a word (the text between spaces) is never broken, so that names, ids and numbers can be read and copied.
+A word wider than the terminal is on its own line. Without a width nothing is left out and nothing is wrapped. Control
+characters become ``\x1b``; line feeds break a cell into lines. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from lakebed.cli.loading import load
 
 RULE: Final = "─"
 _GAPS: Final = (3, 2)
-"""Spaces between two columns: where there is room, and where there is not."""
+"""Spaces between two columns: with enough room, and without."""
 _SENTENCE_COLUMNS_MIN: Final = 20
-"""A column of sentences is wrapped at this width or more; a table without this room leaves other columns out."""
+"""A column of sentences is wrapped at this width or more. A table without this room leaves out other columns."""
 _INDENT: Final = 2
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _WORDS: Final = re.compile(r"( *)([^ ]+)")
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal a text without line feeds takes."""
+    """Return how many columns of a terminal a text without line feeds takes."""
     if text.isascii():
         return len(text)
-    return int(load("rich.cells").cell_len(text))  # a character may be two columns wide
+    return int(load("rich.cells").cell_len(text))  # a character may take two columns
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """The lines of a text, each at most `width` columns wide unless one word is wider; indented as the text is."""
+    """Return the lines of a text, at most `width` columns wide unless a word is wider, with the text's indentation."""
     return [line for part in text.split("\n") for line in _wrap_line(part, width)]
 
 
@@ -56,13 +56,13 @@ def _wrap_line(text: str, width: int | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table as they are printed.
+    """The printed columns of a table.
 
     Attributes:
         shown: positions of the columns that are printed.
         gap: spaces between two columns.
         right: headings of columns that are aligned to the right.
-        wraps: whether a row that was not measured is wrapped where it is wider.
+        wraps: whether a row that was not measured is wrapped if it is wider.
     """
 
     headings: Sequence[str]
@@ -78,11 +78,11 @@ class Columns:
         return [heading for position, heading in enumerate(self.headings) if position not in self.shown]
 
     def head(self) -> list[str]:
-        """The headings, and the line below them."""
+        """Return the headings, and the line below them."""
         return [*self.row(self.headings), RULE * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
 
     def row(self, cells: Sequence[str]) -> list[str]:
-        """A row's lines. A word wider than its column moves the rest of its line."""
+        """Return a row's lines. A word wider than its column moves the rest of its line."""
         columns = [
             _cell_lines(cells[position], width if self.wraps else None)
             for position, width in zip(self.shown, self.widths, strict=True)
@@ -106,15 +106,15 @@ def fit(
     less: Sequence[str],
     sentences: Collection[str],
 ) -> Columns | None:
-    """Choose the columns of a table that a terminal has room for.
+    """Choose the columns of a table that fit a terminal.
 
     Args:
-        width: of the terminal; None has room for everything.
+        width: width of the terminal; None: everything fits.
         less: headings that may be left out, the least important first.
         sentences: headings of columns whose cells may be wrapped.
 
     Returns:
-        The columns, or None when the table is too wide without the `less` important ones.
+        The columns; None if the table is too wide even without the columns in `less`.
     """
     natural = [max(map(_widest_line, cells)) for cells in zip(headings, *rows, strict=True)]
     every = range(len(headings))
@@ -135,7 +135,7 @@ def fit(
 
 
 def _share_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
-    """The widths of the shown columns: what each needs at least, and the spare room from the last column on."""
+    """Return the widths of the shown columns: the least width of each, plus the spare room, from the last column on."""
     widths = {}
     for position in reversed(shown):
         extra = min(spare, natural[position] - least[position])
@@ -145,7 +145,7 @@ def _share_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int
 
 
 def _least(heading: str, cells: Sequence[str], *, wraps: bool) -> int:
-    """The least width of a column: headings are wrapped, and cells of sentences."""
+    """Return the least width of a column. Headings are wrapped, and so are cells of sentences."""
     head = max(map(width_of, heading.split(" ")))
     widest = max(map(_widest_line, cells), default=0)
     if not wraps:
@@ -155,7 +155,7 @@ def _least(heading: str, cells: Sequence[str], *, wraps: bool) -> int:
 
 
 def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None) -> Iterator[list[str]]:
-    """The lines of each row as a block, a line for each column: heading, cell. An empty cell has no line."""
+    """Yield each row as a block of lines, one for each column: heading, cell. An empty cell has no line."""
     margin = max(map(width_of, headings)) + _INDENT
     for row in rows:
         lines = []
@@ -164,7 +164,7 @@ def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: in
                 continue
             room = None if width is None else width - margin
             values = _cell_lines(cell, room)
-            if room is not None and any(width_of(value) > room for value in values):  # on lines of its own, then
+            if room is not None and any(width_of(value) > room for value in values):  # then put them on their own lines
                 lines.append(heading)
                 lines += (" " * _INDENT + value for value in _cell_lines(cell, room + margin - _INDENT))
                 continue
@@ -182,7 +182,7 @@ def _widest_line(cell: str) -> int:
 
 
 def visible(cell: str) -> str:
-    """A text whose control characters, line feeds excepted, are escaped."""
+    """Escape the control characters of a text, except line feeds."""
     if cell.isprintable():
         return cell
     return _CONTROL.sub(lambda match: repr(match.group())[1:-1], cell)

@@ -1,8 +1,8 @@
-"""Parsing a command line with click: commands and groups, their help pages, and what a line gives to a command.
+"""Parsing a command line with click: commands and groups, their help pages, and the values on a line.
 
-Invariants: options may stand anywhere, before the command too, and ``--`` ends them; a module of commands is imported
-when one of its commands is called, or when the help of its group is asked for, and the help of the root imports none;
-a line of a help page breaks at spaces only. Does not know: which groups there are (`commands`).
+Invariants: options may be anywhere, even before the command, and ``--`` ends them. A module of commands is imported
+when one of its commands is called, or when the help of its group is requested; the help of the root imports none. A
+line of a help page breaks only at spaces. Does not know: the list of groups (`commands`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _VALUED_BEFORE: Final = ("--storage-option", "--path")
 
 
 class _Formatter(click.HelpFormatter):
-    """Writes a page for a terminal of any width, and breaks lines at spaces only: options and variables are names."""
+    """Writes a page for a terminal of any width.
+
+    Breaks lines only at spaces, because options and variables are names.
+    """
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         first, *more_lines = layout.wrap(f"Usage: {prog} {args}", self.width - _USAGE_INDENT)
@@ -47,7 +50,7 @@ class _Formatter(click.HelpFormatter):
         self.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write terms and their meanings, in two columns; a long term has a line of its own."""
+        """Write terms and their meanings in two columns. A long term is on its own line."""
         rows = list(rows)
         indent = " " * self.current_indent
         limit = min(col_max, self.width // 3)
@@ -67,20 +70,20 @@ class _Context(click.Context):
     """A command line while it is parsed.
 
     Attributes:
-        replaced: names of the arguments that an option stands for.
-        lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.
+        replaced: names of the arguments that an option replaces.
+        lake_from: the lake from `LAKE_VARIABLE`; None: the line has a lake.
     """
 
     replaced: frozenset[str] = frozenset()
     lake_from: str | None = None
 
     def make_formatter(self) -> click.HelpFormatter:
-        """A formatter as wide as the terminal."""
+        """Return a formatter as wide as the terminal."""
         columns = shutil.get_terminal_size().columns
         return _Formatter(width=max(_COLUMNS_MIN, min(_COLUMNS_MAX, columns)))
 
     def is_given(self, parameter: click.Parameter) -> bool:
-        """Whether the line gives the parameter."""
+        """Whether the line has the parameter."""
         return self.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
 
 
@@ -89,8 +92,8 @@ class Parsed:
     """A command with its values, ready to run.
 
     Attributes:
-        values: by parameter's name; only those that the line gives.
-        lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.
+        values: values by the parameter's name; only those on the line.
+        lake_from: the lake from `LAKE_VARIABLE`; None: the line has a lake.
     """
 
     spec: CommandSpec
@@ -98,15 +101,15 @@ class Parsed:
     lake_from: str | None
 
     def command(self) -> Command:
-        """The command, ready to run. Raises `InvalidRequest`."""
+        """Return the command, ready to run. Raises `InvalidRequest`."""
         return self.spec.command(self.values)
 
 
 class CommandSpec(click.Command):
-    """A command at its place.
+    """A command at its place in the tree of groups.
 
     Attributes:
-        path: its words, ``("table", "tag")``.
+        path: its words, such as ``("table", "tag")``.
         command: the class that declares it.
     """
 
@@ -126,7 +129,7 @@ class CommandSpec(click.Command):
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence."""
+        """What it does, as a sentence."""
         return (self.help or "").partition("\n\n")[0]
 
     @property
@@ -137,16 +140,16 @@ class CommandSpec(click.Command):
         return " ".join(("lakebed", *self.path, *pieces))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The parameters but those that an option of the line replaces."""
+        """Return the parameters except those that an option on the line replaces."""
         assert isinstance(ctx, _Context)
         return [entry for entry in super().get_params(ctx) if entry.name not in ctx.replaced]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read what follows a command's words. Raises `UsageError`."""
+        """Parse what follows the command's words. Raises `UsageError`."""
         assert isinstance(ctx, _Context)
         lake = os.environ.get(LAKE_VARIABLE)
         if ctx.resilient_parsing and any(args[-1:] == [name] for option in self.options for name in option.opts):
-            args = args[:-1]  # a completion of this option's value: without one click would read no argument either
+            args = args[:-1]  # completion of this option's value, without which click would parse no arguments
         if lake or any(option.replaces for option in self.options):
             trial = _Context(self, parent=ctx.parent, info_name=ctx.info_name, resilient_parsing=True)
             with trial.scope(cleanup=False):
@@ -159,9 +162,9 @@ class CommandSpec(click.Command):
         return super().parse_args(ctx, args)
 
     def _leaves_lake_out(self, trial: _Context, context: _Context) -> bool:
-        """Whether the arguments leave out the lake.
+        """Whether the arguments omit the lake.
 
-        Where they could be read both ways, because a last argument may be left out too, the first one is the lake if
+        If the arguments can be read both ways, because the last argument is optional too, the first one is the lake if
         it has a slash.
         """
         slots = [slot for slot in self.arguments if slot.name not in context.replaced]
@@ -171,13 +174,13 @@ class CommandSpec(click.Command):
         texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,))] + trial.args
         is_place = bool(texts) and ("/" in texts[0] or "\\" in texts[0] or texts[0] in (".", ".."))
         if len(texts) < sum(slot.required for slot in slots):
-            return not (is_place and context.resilient_parsing)  # a completion: the rest may follow
+            return not (is_place and context.resilient_parsing)  # in a completion the rest may still follow
         if len(texts) >= len(slots) and not any(slot.nargs == -1 for slot in slots):
             return False
         return not is_place
 
     def invoke(self, ctx: click.Context) -> Parsed:
-        """The command with its values; it is run by the caller."""
+        """Return the command with its values. The caller runs it."""
         assert isinstance(ctx, _Context)
         values: dict[str, Any] = dict.fromkeys(ctx.replaced)
         for parameter in self.params:
@@ -188,12 +191,12 @@ class CommandSpec(click.Command):
 
 
 class Group(click.Group):
-    """Commands below one word, or below none.
+    """Commands below one word, or at the root.
 
     Attributes:
         modules: the modules that declare the commands, with the words of each in the order of the help page.
         summaries: what commands do, by word, for help that loads no module.
-        groups: by name; only the root has some.
+        groups: groups by name; only the root has any.
     """
 
     context_class = _Context
@@ -207,7 +210,7 @@ class Group(click.Group):
         summaries: Mapping[str, str] | None = None,
         groups: Iterable[Group] = (),
     ) -> None:
-        common = parameters_of(Command)  # they may stand before a command, too
+        common = parameters_of(Command)  # these may also come before a command
         for option in common:
             assert isinstance(option, Option)
             option.hidden = bool(name)
@@ -232,7 +235,7 @@ class Group(click.Group):
         return {word: module for module, words in self.modules.items() for word in words}
 
     def command_at(self, word: str) -> CommandSpec:
-        """The command of this word."""
+        """Return the command with this word."""
         module = f"lakebed.cli.{self.words[word]}"
         return next(
             CommandSpec((*self.path, word), member)
@@ -242,33 +245,33 @@ class Group(click.Group):
         )
 
     def every(self) -> Iterator[CommandSpec]:
-        """All commands, those of its groups included."""
+        """Yield all commands, including those of its groups."""
         yield from map(self.command_at, self.words)
         for group in self.groups.values():
             yield from group.every()
 
     def summarize(self) -> list[tuple[str, str]]:
-        """The words of commands and groups with what they are for, in the order of the help page."""
+        """Return the words of commands and groups with their summaries, in the order of the help page."""
         commands = [(word, self.summaries.get(word) or self._summary_at(word)) for word in self.words]
         return [*commands, *((name, group.help or "") for name, group in self.groups.items())]
 
     def _summary_at(self, word: str) -> str:
-        """What a command is for, or which extra it needs: a page shows the other commands all the same."""
+        """Return the summary of a command, or which extra it needs: the page shows the other commands anyway."""
         try:
             return self.command_at(word).summary
         except InvalidRequest as missing:
             return missing.message
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command or group of a word."""
+        """Return the command or group of a word."""
         return self.groups.get(cmd_name) or (self.command_at(cmd_name) if cmd_name in self.words else None)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The words of commands and groups."""
+        """Return the words of commands and groups."""
         return [*self.words, *self.groups]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the command, behind which options that stand before it are moved: ``kv --path URL get KEY``."""
+        """Find the command, and move options before it behind it: ``kv --path URL get KEY``."""
         moved_options: list[str] = []
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] not in ("--", "--version", "-V"):
@@ -282,7 +285,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the first word. Raises `NoSuchCommand`, with the nearest ones."""
+        """Find the command of the first word. Raises `NoSuchCommand` with the nearest ones."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             raise click.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
         return super().resolve_command(ctx, args)
@@ -299,20 +302,20 @@ class Group(click.Group):
                 formatter.write_dl([(str(code), meaning) for code, meaning in exits.MEANINGS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands and options that begin so."""
+        """Return the commands and options with this prefix."""
         items: list[CompletionItem] = load("lakebed.cli.completion").items_of(self.summarize(), incomplete)
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def read(root: Group, words: Sequence[str]) -> Parsed:
-    """The command of a line with its values. Raises click's `UsageError`, and its `Exit` after a help page."""
+    """Return the command of a line with its values. Raises click's `UsageError`, and its `Exit` after a help page."""
     with root.make_context("lakebed", list(words)) as context:
         parsed: Parsed = root.invoke(context)
         return parsed
 
 
 def find(root: Group, words: Sequence[str]) -> CommandSpec | None:
-    """The command of a line, whatever it gives to it; None: no command."""
+    """Return the command of a line, whatever its arguments are; None: no command."""
     command: click.Command | None = root
     rest = list(words)
     while isinstance(command, Group):
@@ -322,13 +325,13 @@ def find(root: Group, words: Sequence[str]) -> CommandSpec | None:
 
 
 def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidRequest:
-    """The error of a command line that is not valid: what is wrong, how it is spelled now, the way to its help page."""
+    """Return the error of an invalid command line: what is wrong, the current spelling, the way to its help page."""
     command = None if problem.ctx is None else problem.ctx.command
     name = "lakebed" if problem.ctx is None else problem.ctx.command_path
     unknown_option = problem if isinstance(problem, click.NoSuchOption) else None
     new_spelling = load("lakebed.cli.renamed").hint(words, unknown_option and unknown_option.option_name)
     message = " ".join((problem.message if new_spelling else problem.format_message()).split())
-    if several := _SEVERAL.fullmatch(message):  # as where there is one
+    if several := _SEVERAL.fullmatch(message):  # use the wording for a single suggestion
         message = f"{several[1]} Did you mean {' or '.join(several[2].split(', '))}?"
     pieces = [message if message.endswith((".", "?", "?)")) else f"{message}."]
     if new_spelling:
@@ -338,6 +341,6 @@ def usage_error(problem: click.UsageError, words: Sequence[str]) -> InvalidReque
     elif isinstance(command, CommandSpec) and type(problem) in (click.UsageError, click.MissingParameter):
         pieces.append(f"The command is {command.usage}.")
         names = [option.opts[0] for option in command.options if not (option.is_flag or option.count)]
-        if type(problem) is click.UsageError and names:  # an argument too many may be the value of an option
+        if type(problem) is click.UsageError and names:  # an extra argument may be the value of an option
             pieces.append(f"Options that take a value: {', '.join(names)}.")
     return InvalidRequest(" ".join((*pieces, f"Try: {name} --help")), kind="usage")

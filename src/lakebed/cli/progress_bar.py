@@ -14,8 +14,8 @@ from lakebed.cli import layout
 
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[Any], None]]:
-    """Show a bar while the block runs; the callback takes a state with done and total counts."""
-    # A title has names of files and tables, in which [bold] and :smile: are no markup.
+    """Show a bar while the block runs. The callback takes a state with done and total counts."""
+    # A title contains names of files and tables, in which [bold] and :smile: are not markup.
     name = TextColumn("{task.description}", markup=False)
     columns = (name, *Progress.get_default_columns()[1:])
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:

@@ -61,11 +61,11 @@ _OPTIONS: Final = {
 
 
 def hint(words: Sequence[str], option: str | None = None) -> str | None:
-    """What to write instead of an old spelling; None: the line has none.
+    """Return what to write instead of an old spelling; None: the line has none.
 
     Args:
         words: the command line.
-        option: the option of it that there is not.
+        option: an option on it that does not exist.
     """
     befores = ("", *words)
     names = [

@@ -1,4 +1,4 @@
-"""What a dry run checks: it refuses what the change would refuse, without owning the repositories."""
+"""The checks of a dry run: it refuses what the change would refuse, without owning the repositories."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def check_change(repository: Repository, branch: str | None = None, what: Blocke
 
 
 def check_clean(repository: Repository, branch: str, *, operation: str) -> None:
-    """For a dry run: raise `InvalidRequest` (``dirty_branch``) when a branch has uncommitted changes."""
+    """For a dry run: raise `InvalidRequest` (``dirty_branch``) if a branch has uncommitted changes."""
     if any(True for _ in repository.branch(branch).status()):
         raise dirty(branch, repository=repository.name, operation=operation)
 
 
 def tag_to_drop(repository: Repository, name: str) -> NamedCommit:
-    """For a dry run: the tag that would be dropped.
+    """For a dry run: return the tag that would be dropped.
 
     Raises:
         NotFound: kind ``tag_not_found``.

@@ -1,8 +1,8 @@
-"""The repositories that a command acts on, and how commits, objects and differences are printed.
+"""The repositories on which a command works, and how commits, objects and differences are printed.
 
-Invariants: commands that read own nothing, so they work while a server or a job owns the repositories; a command that
-writes takes ownership while it runs, waits for a moment for another command, and goes through the server when a server
-is the owner.
+Invariants: commands that read own nothing, so they work while a server or a job owns the repositories. A command that
+writes owns the repositories while it runs. If another command owns them it waits for a moment, and if a server owns
+them it goes through the server.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class RepositoriesCommand(Command):
     """A command on the repositories of a lake or of a server.
 
     Attributes:
-        frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve,
-            to become the owner, too, which writes a manifest.
+        frees_space: whether the command releases what a collection may then delete, or collects. On a full disk it may
+            use the reserve, also to become the owner, which writes a manifest.
     """
 
     frees_space: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class RepositoriesCommand(Command):
         cls.frees_space = frees_space
 
     def reading_all(self) -> Repositories:
-        """Open the repositories to read: write nothing and disturb no owner."""
+        """Open the repositories for reading. Write nothing and do not disturb an owner."""
         is_shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
         return repo.open_all(
             self.lake,
@@ -74,7 +74,7 @@ class RepositoriesCommand(Command):
         )
 
     def refuse_other_folder(self) -> None:
-        """Raise `InvalidRequest` for a folder of something else, before repositories are made in it."""
+        """Refuse a folder with other contents, before repositories are created in it. Raises `InvalidRequest`."""
         if self.metadata is None and not self.lake.startswith(("http://", "https://")):
             self.refuse_folder_of_others(self.lake)
 
@@ -115,19 +115,19 @@ class RepositoryCommand(RepositoriesCommand):
 
     @contextmanager
     def reading(self) -> Iterator[Repository]:
-        """Open the repository to read."""
+        """Open the repository for reading."""
         with self.reading_all() as repositories:
             yield repositories.repository(self.repository)
 
     @contextmanager
     def writing(self) -> Iterator[Repository]:
-        """Open the repository to change it."""
+        """Open the repository for changes."""
         with self.writing_all() as repositories:
             yield repositories.repository(self.repository)
 
 
 def of_commit(made: Any) -> dict[str, Any]:
-    """A commit with its id."""
+    """Return the facts of a commit with its id."""
     commit = made.commit
     return {
         "id": made.id,
@@ -142,14 +142,14 @@ def of_commit(made: Any) -> dict[str, Any]:
 
 
 def of_listed(listed: Any) -> dict[str, Any]:
-    """An object, or a common prefix."""
+    """Return the facts of an object, or of a common prefix."""
     if listed.entry is None:
         return {"path": listed.path, "kind": "prefix"}
     return of_entry(listed.path, listed.entry)
 
 
 def of_entry(path: str, entry: Any) -> dict[str, Any]:
-    """An object."""
+    """Return the facts of an object."""
     return {
         "path": path,
         "kind": "object",
@@ -163,7 +163,7 @@ def of_entry(path: str, entry: Any) -> dict[str, Any]:
 
 
 def of_difference(difference: Any) -> dict[str, Any]:
-    """A path that differs."""
+    """Return the facts of a path that differs."""
     entry = difference.left if difference.right is None else difference.right
     return {
         "path": difference.path,
@@ -176,7 +176,7 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-", "conflict": "!"}
 
 
 def print_differences(differences: Iterable[Any], *, json: bool, empty: str) -> None:
-    """Paths that differ: a table, or one JSON document."""
+    """Print paths that differ, as a table or as one JSON document."""
     records = (of_difference(difference) for difference in differences)
     if json:
         output.document(list(records))

@@ -1,4 +1,4 @@
-"""Commands that move a repository from lakeFS, and to it."""
+"""Commands that move a repository from lakeFS, or to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
     def run(self) -> None:
         check_branch_name(self.default_branch)
         if not is_server(self.lake):
-            parse_url(self.lake)  # a wrong location is said before a missing file
+            parse_url(self.lake)  # report a wrong location before a missing file
         dump = None if self.refs is None else _read_dump(self.refs)
         if not is_server(self.lake):
             self._check_source(dump)
@@ -45,11 +45,11 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
             if is_new:
                 repository = repositories.create(self.repository, default_branch=self.default_branch, bare=True)
             else:
-                repository = repositories.repository(self.repository)  # perhaps a bare one that an earlier try left
+                repository = repositories.repository(self.repository)  # perhaps a bare one from an earlier attempt
             try:
                 report = repository.restore_refs(dump, url=self.source, storage_options=self.storage_options)
             except LakebedError as error:
-                if is_new:  # another import may be filling it: it is not dropped
+                if is_new:  # otherwise another import may be filling it, so do not drop it
                     error.add_note(f"The repository {self.repository} was made for it: import again, or drop it.")
                 raise
         facts = {
@@ -68,9 +68,9 @@ class ImportLakefs(RepositoryCommand, name="import-lakefs"):
         self.result(facts, text)
 
     def _check_source(self, dump: RefsDump | None) -> None:
-        """Refuse a source without the dump before anything is made: a repository without branches would be left.
+        """Refuse a source without the dump before anything is created, which would leave a repository without branches.
 
-        A server looks at the source itself: it may be one that only the server reaches.
+        A server checks the source itself, because it may be one that only the server can access.
         """
         source = LakefsNamespace(open_store(self.source, storage_options=self.storage_options, create=False))
         load_references(
@@ -126,7 +126,7 @@ def _document(value: object) -> bytes:
 
 
 def _read_dump(name: str) -> RefsDump:
-    """The ids of a dump in a file."""
+    """Read the ids of a dump from a file."""
     if name == "-":
         return parse_refs_dump(standard.binary_input().read(), where="standard input")
     try:

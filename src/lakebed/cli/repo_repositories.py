@@ -26,7 +26,7 @@ class Create(RepositoryCommand, name="create"):
     default_branch: Annotated[str, option("--default-branch", help="Its first branch.")] = "main"
 
     def run(self) -> None:
-        check_repository_name(self.repository)  # before the lake is created: a mistake creates none
+        check_repository_name(self.repository)  # before the lake is created, so that a mistake creates none
         check_branch_name(self.default_branch)
         self.refuse_other_folder()
         with self.writing_all(create=True) as repositories:
@@ -151,7 +151,7 @@ def _facts(repository: Repository) -> dict[str, Any]:
 
 
 def _days_of(texts: list[str] | None) -> dict[str, int]:
-    """``["main=30"]`` as a dictionary. Raises `InvalidRequest`."""
+    """Parse ``["main=30"]`` as a dictionary. Raises `InvalidRequest`."""
     by_branch: dict[str, int] = {}
     for name, days in pairs(texts, like="main=30").items():
         number = whole_number(days, minimum=1)

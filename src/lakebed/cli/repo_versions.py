@@ -207,7 +207,7 @@ class Pick(RepositoryCommand):
     strategy: OnConflict = None
 
     def options(self) -> PickOptions:
-        """The options as the library takes them."""
+        """Return the options in the library's form."""
         return {"parent_number": self.parent, "strategy": self.strategy}
 
 
@@ -311,13 +311,13 @@ class Blame(RepositoryCommand, name="blame"):
 
 
 def _split(texts: list[str] | None) -> tuple[list[str], list[str]]:
-    """``--path`` as paths and prefixes: a text that ends with a slash is a prefix."""
+    """Split ``--path`` into paths and prefixes. A text that ends with a slash is a prefix."""
     every = texts or []
     return [text for text in every if not text.endswith("/")], [text for text in every if text.endswith("/")]
 
 
 def _is_selected(path: str | None, candidate: str) -> bool:
-    """Whether ``--path`` means this path: PREFIX/ means all below."""
+    """Whether ``--path`` selects this path. PREFIX/ selects everything below it."""
     return path is None or path.endswith("/") or candidate == path
 
 

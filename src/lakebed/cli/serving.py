@@ -1,4 +1,4 @@
-"""What commands that listen share: where, for whom, and with which certificate."""
+"""The common part of commands that listen: the address, who may connect, and the certificate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServingCommand(Command):
     ] = False
 
     def read_tls(self) -> Tls | None:
-        """The certificate to serve with, which clients in this process show too. Raises `InvalidRequest`."""
+        """Return the certificate to serve with, which clients in this process also show. Raises `InvalidRequest`."""
         if self.tls_certificate is None:
             if self.tls_key is not None or self.tls_ca is not None:
                 raise InvalidRequest(
@@ -40,9 +40,9 @@ class ServingCommand(Command):
                     kind="invalid_certificate",
                 )
             if self.allow_remote:
-                os.environ.setdefault(CLEAR_VARIABLE, "1")  # what listens in clear text may speak so
+                os.environ.setdefault(CLEAR_VARIABLE, "1")  # a process that listens in clear text may also send so
             return None
         tls = Tls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_ca)
-        tls.context()  # what is wrong is said before anything is opened
+        tls.context()  # report errors before anything is opened
         tls.export()
         return tls

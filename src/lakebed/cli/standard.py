@@ -1,10 +1,12 @@
-r"""Standard input, output and error of a command: closed, full, gone, or of an encoding that lacks a character.
+r"""Standard input, output and error of a command, even if closed, full, gone, or of an encoding without a character.
 
-Invariants, once `guard` was called: no write to standard output or error raises, so what a command does never depends
-on whether it can be printed; only a command that answers (`stops_with_output`) ends early, for its work is the output.
-What could not be written is dropped, and `failure` says why. A character that the encoding lacks is written as
-``\xe9``. A stream that was closed when the process began stays closed: its number is never that of a file of a lake,
-into which another library's message would go.
+Invariants after `guard` was called:
+- No write to standard output or error raises, so the effect of a command never depends on whether it can print. Only a
+  command whose work is its output (`stops_with_output`) ends early.
+- Output that could not be written is dropped, and `failure` gives the reason.
+- A character that the encoding lacks is written as ``\xe9``.
+- A stream that was closed when the process began stays closed. Its number never becomes that of a file of a lake, into
+  which another library's message would be written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _ERROR: Final = 2
 
 
 class _Guarded(io.RawIOBase):
-    """A standard stream that takes everything."""
+    """A standard stream whose writes always succeed."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class _Guarded(io.RawIOBase):
         self.stops = False
 
     def fileno(self) -> int:
-        """The stream's number."""
+        """Return the stream's number."""
         return self._number
 
     def isatty(self) -> bool:
@@ -44,7 +46,10 @@ class _Guarded(io.RawIOBase):
         return True
 
     def write(self, block: Any, /) -> int:
-        """Write some bytes, or drop them all after a failure. Raises `OSError` only where the command stops with it."""
+        """Write some bytes, or drop them all after a failure.
+
+        Raises `OSError` only if the command ends because of it.
+        """
         while self.failure is None:
             try:
                 return os.write(self._number, block)
@@ -61,7 +66,7 @@ _output: _Guarded | None = None
 
 
 def guard() -> None:
-    """Guard the standard streams of this process. Call it before any file is opened, and before anything is printed."""
+    """Guard the standard streams of this process. Call this before any file is opened or anything is printed."""
     global _output
     for number in (_INPUT, _OUTPUT, _ERROR):
         try:
@@ -87,25 +92,25 @@ def _text(stream: _Guarded, like: Any, *, is_unbuffered: bool = False) -> io.Tex
 
 
 def stops_with_output(answers: bool) -> None:
-    """Say whether the command ends when its output cannot be written: it does if that is all it does."""
+    """Set whether the command ends if its output cannot be written, because its output is its only work."""
     if _output is not None:
         _output.stops = answers
 
 
 def finish() -> None:
-    """Write what is buffered. Nothing raises from here on, the interpreter's end included."""
+    """Write what is buffered. Nothing raises after this, including the interpreter's end."""
     stops_with_output(False)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 
 
 def has_stopped() -> bool:
-    """Whether standard output could not be written, and the command had nothing to do but that."""
+    """Whether the command ended because its output, its only work, could not be written."""
     return _output is not None and _output.failure is not None and _output.stops
 
 
 def failure() -> str | None:
-    """Why standard output could not be written; None: it was, or its reader went away with what it wants (`| head`)."""
+    """Return why standard output could not be written; None: it was, or its reader has read enough (`| head`)."""
     problem = None if _output is None else _output.failure
     if problem is None or isinstance(problem, BrokenPipeError):
         return None
@@ -113,18 +118,18 @@ def failure() -> str | None:
 
 
 def binary_output() -> BinaryIO:
-    """Standard output for bytes, after the text that was printed before them."""
+    """Return standard output for bytes, after the text that was printed before them."""
     sys.stdout.flush()
     return sys.stdout.buffer
 
 
 def read_input() -> bytes:
-    """All of standard input. Raises `InvalidRequest` if it is closed."""
+    """Read all of standard input. Raises `InvalidRequest` if it is closed."""
     return binary_input().read()
 
 
 def binary_input() -> BinaryIO:
-    """Standard input for bytes. Raises `InvalidRequest` (``no_input``) if it is closed."""
+    """Return standard input for bytes. Raises `InvalidRequest` (``no_input``) if it is closed."""
     try:
         os.read(_INPUT, 0)
     except OSError as problem:

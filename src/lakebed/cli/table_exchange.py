@@ -1,4 +1,4 @@
-"""Commands that bring tables of other formats in, and take tables out: import, export."""
+"""Commands that import tables of other formats, and export tables: import, export."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Import(LakeCommand, name="import"):
                 output.sentence(f"  {note}")
 
     def _lake_for(self, options: SourceOptions) -> Lake:
-        """The lake; one that is not there is created once the source is known to be there."""
+        """Open the lake. A missing lake is created once the source is known to exist."""
         try:
             return self.open_lake()
         except NotFound:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot's facts."""
+    """Return a snapshot's facts."""
     return {
         "snapshot": snapshot.id,
         "time_ms": snapshot.time_ms,
@@ -28,7 +28,7 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def of_tag(tag: Tag, *, write_time_ms: int | None = None) -> dict[str, Any]:
-    """A tag's facts; `write_time_ms` says when its file was written, for tags that do not say when they were made."""
+    """Return a tag's facts. `write_time_ms`: when its file was written, for tags without a time of creation."""
     created_ms, lifetime_ms = tag.create_time_ms, tag.lifetime_ms
     return {
         "tag": tag.name,
@@ -42,7 +42,7 @@ def of_tag(tag: Tag, *, write_time_ms: int | None = None) -> dict[str, Any]:
 
 
 def of_schema(schema: TableSchema) -> dict[str, Any]:
-    """A schema's facts."""
+    """Return a schema's facts."""
     return {
         "schema": schema.id,
         "columns": [
@@ -63,7 +63,7 @@ def of_schema(schema: TableSchema) -> dict[str, Any]:
 
 
 def of_compaction(report: CompactReport) -> dict[str, Any]:
-    """A compaction's facts."""
+    """Return a compaction's facts."""
     return {
         "dry_run": report.dry_run,
         "snapshot": None if report.snapshot is None else of_snapshot(report.snapshot),
@@ -80,7 +80,7 @@ def of_compaction(report: CompactReport) -> dict[str, Any]:
 
 
 def sentence_of_compaction(table: str, report: CompactReport) -> str:
-    """What a compaction did or would do, in one line."""
+    """Return what a compaction did or would do, as one line."""
     before = f"{output.count(report.files_before, 'file')} ({output.size(report.bytes_before)})"
     if not report.tasks:
         return f"{table}: nothing to compact."

@@ -39,7 +39,7 @@ End = Annotated[str, argument("TO", help="The newer version.")]
 
 
 _WORDS_FOR_NULL = frozenset({"NA", "N/A", "N", "NULL", "NONE", "NAN"})
-"""In capital letters, without signs that stand before some of them."""
+"""Words for null, in capital letters, without the signs that precede some of them."""
 
 
 class _Printing(BranchTableCommand):
@@ -51,7 +51,7 @@ class _Printing(BranchTableCommand):
     ] = None
 
     def print_rows(self, rows: Iterator[Any], *, schema: pa.Schema, limit: int | None) -> None:
-        """Print rows, or write them into the file and say so."""
+        """Print rows, or write them into the file and report that."""
         format = _output_format(self.format, self.output, json=self.json)
         count = write_rows(rows, schema=schema, format=format, file=self.output, limit=limit)
         if self.output is not None:
@@ -74,7 +74,7 @@ class Read(_Printing, name="read"):
     count: Annotated[bool, option("--count", help="Only count the rows.")] = False
 
     def run(self) -> None:
-        _output_format(self.format, self.output, json=self.json)  # a mistake there reads nothing
+        _output_format(self.format, self.output, json=self.json)  # find a mistake in it before anything is read
         scan = self.open_branch().scan(
             version=arguments.version_of(self.version, self.tag),
             timestamp_ms=self.timestamp,
@@ -106,7 +106,7 @@ class _Writing(BranchTableCommand):
     ] = None
 
     def hints(self, problem: LakebedError) -> Iterator[str]:
-        """What to do when the file has a column that the table lacks, or a word for null."""
+        """Yield what to do if the file has a column that the table lacks, or a word for null."""
         word = str(problem.facts.get("value", ""))
         if problem.kind == "unreadable_file" and word.strip("#\\").upper() in _WORDS_FOR_NULL:
             yield f"If {word} stands for null in this file, say so: --null '{word}'"
@@ -120,11 +120,11 @@ class _Writing(BranchTableCommand):
 
     @cached_property
     def user(self) -> str:
-        """Who commits: a snapshot of this user is the command's, any other one was there before."""
+        """The commit user. A snapshot of this user is the command's; any other one existed before."""
         return str(uuid.uuid4())
 
     def print_written(self, opened: Table, made: Snapshot) -> None:
-        """Say what was written, if anything was: rows that are none make no version."""
+        """Print what was written, if anything was: without rows there is no new version."""
         if made.commit_user == self.user:
             _print_written(self, opened, made)
             return
@@ -135,7 +135,7 @@ class _Writing(BranchTableCommand):
 
     @contextmanager
     def rows(self, opened: Table) -> Iterator[pa.RecordBatchReader]:
-        """The rows of the file, with a progress bar while they are read."""
+        """Open the rows of the file, with a progress bar while they are read."""
         with output.progress(f"loading {os.path.basename(self.file)}") as progress:
             yield read_file(
                 self.file,
@@ -195,7 +195,7 @@ class Overwrite(Deletion, _Writing, name="overwrite"):
         partition = pairs(self.partition, like="day=2013-01-31") or None
         with self.rows(table) as rows:
             if self.dry_run:
-                plan = load("lakebed.table.rows.rows").plan_overwrite  # a read loads nothing that writes
+                plan = load("lakebed.table.rows.rows").plan_overwrite  # here, so that a read loads no writer
                 self._print_plan(plan(table.context, rows, partition=partition, dynamic=self.dynamic))
                 return
             snapshot = table.overwrite(rows, partition=partition, dynamic=self.dynamic, commit_user=self.user)
@@ -244,7 +244,7 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
                 "and stored until a compaction.",
             )
         else:
-            # A table with keys stores a mark for each deleted row until a compaction; others lose the rows at once.
+            # A table with keys stores a mark for each deleted row until a compaction; others delete the rows at once.
             number, rows = abs(snapshot.delta_record_count), output.count(snapshot.total_record_count, "row")
             marks = ", with those that a compaction takes out" if table.schema.primary_keys else ""
             self.result(
@@ -277,7 +277,7 @@ class Changes(_Printing, name="changes"):
     limit: Limit = None
 
     def run(self) -> None:
-        _output_format(self.format, self.output, json=self.json)  # a mistake there reads nothing
+        _output_format(self.format, self.output, json=self.json)  # find a mistake in it before anything is read
         changes = self.open_branch().changes(self.start, self.end)
         self.print_rows(iter(changes.to_batches()), schema=changes.schema, limit=self.limit)
 
@@ -299,7 +299,7 @@ class System(BranchTableCommand, name="system"):
 
 
 def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -> None:
-    # Rows as they are stored: a replaced row counts until its bucket is compacted.
+    # Stored rows: a replaced row counts until its bucket is compacted.
     row_text = output.count(made.total_record_count, "row")
     rows = "row" if abs(made.delta_record_count) == 1 else "rows"
     command.result(
@@ -335,7 +335,7 @@ _FILE_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "
 
 
 def _output_format(format: str | None, file: str | None, *, json: bool) -> Any:
-    """What ``--format``, ``--json`` and the name of ``--output`` mean together."""
+    """Combine ``--format``, ``--json`` and the name of ``--output``."""
     formats = ("table", "json", "csv", "parquet")
     if format is not None and format not in formats:
         raise InvalidRequest(

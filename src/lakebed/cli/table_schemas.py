@@ -46,7 +46,7 @@ class Create(TableCommand, name="create"):
     def run(self) -> None:
         if not (self.column or self.like or self.if_not_exists):
             self._check_is_new()
-        # Before the lake is created: a mistake creates none.
+        # Before the lake is created, so that a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
         for text, option_name in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
             check_listed(text or "", [column.name for column in columns], what=option_name)
@@ -65,7 +65,7 @@ class Create(TableCommand, name="create"):
         )
 
     def _check_is_new(self) -> None:
-        """Raise `AlreadyExists` if the table is there: who names no columns is not asked for them then."""
+        """Raise `AlreadyExists` if the table exists, before missing columns are reported."""
         try:
             self.open_table()
         except NotFound:
@@ -225,11 +225,11 @@ def _roles(schema: TableSchema, name: str) -> list[str]:
 
 
 _QUOTED_NAME: Final = re.compile(r"([`\"])((?:(?!\1).|\1\1)+)\1\s+(.+)", re.DOTALL)
-"""A column with its name in backquotes or double quotes, as filters have it: a mark in it is doubled."""
+"""A column whose name is in backquotes or double quotes, as in filters. A mark inside the name is doubled."""
 
 
 def _columns(columns: list[str] | None, like: str | None) -> Any:
-    """The columns of ``--column`` or ``--like``, as `Lake.create_table` takes them."""
+    """Return the columns of ``--column`` or ``--like``, as `Lake.create_table` takes them."""
     if bool(columns) == bool(like):
         raise InvalidRequest(
             "Name the columns: --column 'id BIGINT NOT NULL' once for each, or --like FILE.", kind="no_columns"

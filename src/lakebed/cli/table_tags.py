@@ -56,7 +56,7 @@ class _Tagging(BranchTableCommand):
     lifetime: Lifetime = None
 
     def source(self) -> dict[str, Any]:
-        """What to tag, and for how long."""
+        """Return what to tag, and for how long."""
         return {
             "snapshot_id": self.snapshot,
             "tag": self.tag,

@@ -43,7 +43,7 @@ class History(BranchTableCommand, name="history"):
                     output.ago(snapshot.time_ms),
                     _kind(snapshot),
                     f"{snapshot.total_record_count:,}",
-                    # A compaction drops replaced rows, and no row that a read returns.
+                    # A compaction drops replaced rows, but no row that a read returns.
                     "0" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,}",
                     ", ".join(tags.get(snapshot.id, [])),
                 )
@@ -192,7 +192,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
         )
 
     def _question(self, opened: Table, goal: Snapshot, target: str | None) -> str:
-        """What would be lost, before the person agrees. Raises what the rollback would be refused with."""
+        """Return what would be lost, for the question to the user. Raises the errors of the rollback."""
         hidden_paths = opened.plan_rollback(target, timestamp_ms=self.timestamp).hide
         tags = [path.removeprefix("tag/tag-") for path in hidden_paths if path.startswith("tag/tag-")]
         later = output.count(len(hidden_paths) - len(tags), "later version")
@@ -200,7 +200,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
         return f"Roll {self.table} back to snapshot {goal.id} and delete {later}{lost_tags}?"
 
     def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
-        """Say what the rollback would do."""
+        """Print what the rollback would do."""
         plan = None
         if self.as_latest:
             opened.rollback_to_as_latest(target, timestamp_ms=self.timestamp, dry_run=True)
