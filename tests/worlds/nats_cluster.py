@@ -7,6 +7,7 @@ stop, continue, wipe, start again. Does not know: streams.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import socket
@@ -105,8 +106,11 @@ class NatsCluster:
         self.processes[number] = None
 
     def stop(self, number: int) -> None:
-        """Let a server stand still."""
+        """Let a server stand still. On a busy machine its threads go on for a while after the signal."""
         self._send(number, signal.SIGSTOP)
+        process = self.processes[number]
+        assert process is not None
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go_on(self, number: int) -> None:
         """Let a server that stands still go on."""
