@@ -416,6 +416,25 @@ def test_a_vector_that_was_only_written_again_is_no_conflict() -> None:
     assert len(data) == 1, "the delete began anew"
 
 
+def test_rows_that_were_deleted_before_are_no_conflict() -> None:
+    """An update is not refused because its table has marked rows, if another writer only appends elsewhere."""
+    table = new_table(partition_keys=("v",))
+    table.append(rows({**dict.fromkeys(range(10), 1), **dict.fromkeys(range(10, 20), 2)}))
+    table.delete("id = 1 or id = 11")
+    store = Between(
+        table.store, kind="put", prefix="manifest/", happens=lambda: opened(table.store).append(rows({20: 2}))
+    )
+    updater = Table.open(store, name="t", environment=environment())
+    positions = {file.file_name: [2] for split in updater.scan(where="v = 1").splits() for file in split.files}
+    writer = new_writer(updater.context)
+    writer.write(rows({99: 1}))
+    basis = Basis(updater.latest())
+    delete_positions(updater.context, positions, basis=basis, added=writer.finish(), options={})
+    assert store.happened
+    expected = {**dict.fromkeys(range(10), 1), **dict.fromkeys(range(10, 21), 2), 99: 1}
+    assert values_of(opened(table.store)) == {n: v for n, v in expected.items() if n not in (1, 2, 11)}
+
+
 # ---- lifetimes
 
 

@@ -387,6 +387,21 @@ def test_deletions_by_key_are_refused_skipped_or_read() -> None:
         assert [(row["id"], row["_row_kind"]) for row in result] == [(1, "-D")]
 
 
+def test_rows_that_are_appended_after_a_delete_are_read() -> None:
+    """Only the snapshot that marks rows takes rows away; a stream that leaves it out loses no later append."""
+    table = make("marked", **{"deletion-vectors.enabled": "true"})
+    table.append(rows([0, 1, 2, 3], 1))
+    table.delete("id = 1")
+    following = stream(table, removals="skip")
+    offset, batches = drain(table, following, following.first(), Limits())
+    assert sorted(row["id"] for batch in batches for row in batch) == [0, 2, 3]
+    table.append(rows([20], 2))
+    table.delete("id = 2")
+    table.append(rows([21], 3))
+    _, batches = drain(table, following, offset, Limits())
+    assert sorted(row["id"] for batch in batches for row in batch) == [20, 21]
+
+
 def test_a_consumer_holds_what_is_not_read_yet() -> None:
     """Snapshots before the next one expire, and no others."""
     table = make("consumer")

@@ -555,6 +555,11 @@ GUARANTEES = [
         "behaviour/table/test_stream.py::test_deletions_by_key_are_refused_skipped_or_read",
     ),
     Guarantee(
+        "A stream that leaves deletions out loses no row that is appended after one.",
+        returns(vector_update.has_deleted, True),
+        "behaviour/table/test_stream.py::test_rows_that_are_appended_after_a_delete_are_read",
+    ),
+    Guarantee(
         "A consumer in the middle of a snapshot holds that snapshot.",
         see(stream.TableStream.hold, lambda it: it.units, None),
         "behaviour/table/test_stream.py::test_a_consumer_holds_what_is_not_read_yet",
