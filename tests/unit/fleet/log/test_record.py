@@ -194,6 +194,22 @@ def test_rows_that_cannot_be_appended_are_refused(case: str) -> None:
     assert check_rows(rows_of([b"a", b"b"], [None, b"x"]).slice(1, 1)).num_rows == 1
 
 
+def test_the_bytes_of_an_append_are_those_of_its_rows() -> None:
+    """Keys and values of the rows count, wherever they are in the batch that they were cut from."""
+    rng = random.Random(7)
+    pairs = [
+        (rng.randbytes(rng.randint(1, 9)), rng.choice([None, rng.randbytes(rng.randint(0, 99))])) for _ in range(40)
+    ]
+    everything = rows_of([key for key, _ in pairs], [value for _, value in pairs])
+    for first in range(40):
+        for count in range(1, 41 - first):
+            size = sum(len(key) + len(value or b"") for key, value in pairs[first : first + count])
+            part = everything.slice(first, count)
+            assert check_rows(part, bytes_max=size) is part
+            with raises(InvalidRequest, "oversized_append"):
+                check_rows(part, bytes_max=size - 1)
+
+
 def test_names_write_ids_and_lsns_are_checked() -> None:
     """What does not name a timeline, a write or a position is refused."""
     assert check_timeline("tenant-1/main.2") == "tenant-1/main.2"
