@@ -41,6 +41,7 @@ from lakebed.repo.heads.heads import (
     seal,
 )
 from lakebed.repo.heads.merge import _conflict
+from lakebed.repo.heads.write import stage_if_absent
 from lakebed.repo.model.entry import decode_entry
 from lakebed.repo.model.model import Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.model.options import RepositoryOptions
@@ -183,6 +184,23 @@ def test_a_publish_keeps_the_tokens_that_were_gained_meanwhile(times: int) -> No
         counts = world.home.counters.counts(BRANCH)
         assert counts is not None
         assert counts.sealed_tokens == times
+
+
+@pytest.mark.parametrize("shows_other", [False, True])
+def test_only_a_move_that_shows_another_state_waits_for_writes_that_were_decided(shows_other: bool) -> None:
+    """A compaction is published, though a path was staged meanwhile because it was absent; a merge begins again."""
+    world = World()
+    world.branch.put("b", "2")
+    sealed = seal(world.home, BRANCH)
+    state = heads.apply_sealed(world.home, sealed)
+    stage_if_absent(world.home, branch=BRANCH, path="c", entry=world.branch.entry("3"))
+    move = heads.compaction_move(world.home, sealed, state)
+    if shows_other:
+        assert not publish(world.home, sealed, move=move, operation="test", shows_other=True)
+    else:
+        assert publish(world.home, sealed, move=move, operation="test")
+    assert (world.branch.record.compacted is None) is shows_other
+    assert world.branch.shown() == {"a": "1", "b": "2", "c": "3"}
 
 
 @pytest.mark.parametrize("times", [0, 1, TRIES - 1, TRIES])
