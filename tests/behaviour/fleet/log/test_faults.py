@@ -323,6 +323,18 @@ def test_pruning_takes_as_many_writes_as_it_needs(monkeypatch: pytest.MonkeyPatc
     assert [key for key, _ in counting.inner.snapshot().scan()] == [f"t/{TIMELINE}".encode()]
 
 
+@pytest.mark.parametrize("after", [0, 10**6, 1 << 62])
+def test_nothing_of_a_dropped_timeline_stays_but_its_end(after: int) -> None:
+    """Whatever the LSNs of its records."""
+    store = MemoryKeyValue()
+    log = logged(store)
+    log.create(TIMELINE, after=after)
+    for number in range(3):
+        append(log, b"%d" % number)
+    log.drop(TIMELINE)
+    assert [key for key, _ in store.snapshot().scan()] == [f"t/{TIMELINE}".encode()]
+
+
 def test_memory_for_recent_records_is_bounded() -> None:
     """Reads that memory cannot answer any more are answered by the store, with the same records."""
     log = logged(MemoryKeyValue(), recent_bytes_max=5_000)
