@@ -3,10 +3,11 @@
 Owns: finding the newest number, the append that decides races, and the fence before deletions.
 
 Invariants:
-- Only the create-only put of number n decides who won n. The write id inside the payload says whose it is.
-- A lost reply is resolved by trying the same number, body and write id until the number is taken, then reading it back.
-- With a boundary, no append through this class uses a deleted number again; gaps are legal.
-- Hints are read to save requests and are never trusted alone.
+- Only the create-only put of number n decides which writer won n. The write id inside the payload identifies it.
+- A lost reply is resolved in two steps: repeat the put of the same number, body and write id until the number is
+  taken, and then read it back.
+- With a boundary, no append through this class uses a deleted number again. Gaps are legal.
+- Hints only save requests, and are never trusted alone.
 
 A client that creates such objects by other means ignores the boundary.
 """
@@ -30,14 +31,14 @@ _HINT_BYTES_MAX: Final = 32
 
 
 class NumberedLog:
-    """Numbered objects in one folder. Thread-safe; caches only the newest number it saw, to start there.
+    """Numbered objects in one folder. Thread-safe. Caches only the newest number that it saw, in order to start there.
 
     Args:
         folder: the folder, relative to the store.
-        name_of: file name of a number. Padded names (text order is number order) make `latest` one LIST.
-        id_of: number of a file name; None for other files.
-        write_id_of: the write id inside a payload; None when there is none.
-        boundary_folder: of the markers; None for a log whose numbers are never deleted, or fenced otherwise.
+        name_of: returns the file name of a number. With padded names (text order is number order) `latest` is one LIST.
+        id_of: returns the number of a file name; None for other files.
+        write_id_of: returns the write id inside a payload; None if it has none.
+        boundary_folder: folder of the markers; None for a log whose numbers are never deleted, or fenced otherwise.
         latest_hint_path: an object with the newest number as text, written after each append for other clients.
     """
 
@@ -68,23 +69,24 @@ class NumberedLog:
 
     @property
     def seen(self) -> int | None:
-        """The newest number that this object has seen; others may have added newer ones, or deleted it."""
+        """The newest number that this object has seen. Other writers may have added newer ones, or deleted it."""
         return self._seen
 
     def path(self, number: int) -> str:
-        """Path of a number's object."""
+        """Return the path of a number's object."""
         return join_path(self._folder, self._name_of(number))
 
     def latest(self, *, exact: bool = True) -> int | None:
         """Return the newest number; None for an empty log.
 
         Args:
-            exact: False does not read the boundary: a newest number after a gap (of another client's rollback) may be
-                missed. Enough for a writer: its append on a wrong number is a `Conflict`, which updates this log.
+            exact: False does not read the boundary. Then a newest number after a gap (from another client's rollback)
+                may be missed. This is enough for a writer: its append of a wrong number is a `Conflict`, which updates
+                this log.
 
-        Cost: padded names: 1 LIST. Others: 2 HEADs (the number last seen is there, the next is not) and 1 LIST of the
-        boundary (and 1 GET of a marker not seen yet), 1 HEAD more a number appended since; at first 1 GET of the hint;
-        1 LIST a thousand numbers when neither memory nor hint helps.
+        Cost: padded names: 1 LIST. Others: 2 HEADs (the last seen number exists, the next does not), 1 LIST of the
+        boundary (and 1 GET of a new marker), and 1 HEAD for each number appended since. The first time also 1 GET of
+        the hint. If neither memory nor hint helps, 1 LIST for 1000 numbers.
         """
         number = self._latest_padded() if self._padded else self._latest_probed(exact)
         self._seen = number
@@ -93,7 +95,7 @@ class NumberedLog:
     def newest(self, *, exact: bool = True) -> tuple[int, Buffer] | None:
         """Return the newest number with its payload; None for an empty log.
 
-        Cost: as `latest`, with a GET for one HEAD.
+        Cost: as `latest`, with one GET instead of one HEAD.
         """
         look = self._latest_padded if self._padded else self._latest_listed
         start = None if self._padded else self._start()
@@ -121,7 +123,7 @@ class NumberedLog:
         return self._last_listed()
 
     def _last_listed(self, *, start_after: str | None = None) -> int | None:
-        """Return the last number of a padded log's listing; other files after it are skipped one by one."""
+        """Return the last number of a padded log's listing. Skip other files after it one by one."""
         paths = list(self._store.list_paths(self._folder, start_after=start_after))
         numbers = (self._id_of(path.rpartition("/")[2]) for path in reversed(paths))
         return next((number for number in numbers if number is not None), None)
@@ -138,14 +140,14 @@ class NumberedLog:
         return self._seen if self._seen is not None else self._read_hint()
 
     def _climb(self, start: int, exact: bool) -> int:
-        """Return the last number reached from `start` without a gap; from a higher marker, the same again."""
+        """Return the last number that is reached from `start` without a gap. Repeat this from a higher marker."""
         number = start
         while True:
             while self.exists(number + 1):
                 number += 1
             if self._boundary is None or not exact:
                 return number
-            # The next numbers may have been deleted while newer ones exist: a marker passed them first.
+            # The next numbers may have been deleted while newer ones exist. A marker passed them before that.
             boundary = self._boundary.current()
             if boundary <= number:
                 return number
@@ -163,7 +165,7 @@ class NumberedLog:
             text = bytes(self._store.get(self._hint_path))
         except NotFound:
             return None
-        # Another client may be writing it in place: a prefix of a number is a number too, so hints are checked.
+        # Another client may be writing it in place. A prefix of a number is a number too, so hints are checked.
         if len(text) > _HINT_BYTES_MAX or not text.strip().isdigit():
             return None
         return int(text)
@@ -175,11 +177,11 @@ class NumberedLog:
         return min(self._ids(), default=None)
 
     def ids(self) -> list[int]:
-        """Return all numbers, ascending; gaps are legal. Cost: 1 LIST a thousand."""
+        """Return all numbers, ascending; gaps are legal. Cost: 1 LIST for 1000."""
         return sorted(self._ids())
 
     def exists(self, number: int) -> bool:
-        """Return whether the number exists now. Cost: 1 HEAD."""
+        """Whether the number exists now. Cost: 1 HEAD."""
         return has_object(self._store, self.path(number))
 
     def read(self, number: int) -> Buffer:
@@ -203,15 +205,16 @@ class NumberedLog:
 
         Args:
             number: usually `latest` + 1.
-            write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``); every try of
-                one change carries the same.
-            hints: False leaves the hint to the caller: `store_hint`, when no reply waits for it.
+            write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``). Every attempt
+                of one change uses the same write id.
+            hints: False leaves the hint to the caller, which calls `store_hint` when no reply waits for it.
 
         Raises:
-            Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
+            Conflict: the number belongs to another write id, or the boundary passed it: read again and try the next.
             OutcomeUnknown: the store gave no clear answer, or too many markers have passed the number since.
-            Unavailable: of `LASTING_KINDS` only, and nothing happened; with any other kind that would be unknown.
-        Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT a try and 1 GET.
+            Unavailable: only of `LASTING_KINDS`, and without an effect. With any other kind the outcome is unknown.
+        Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT for each attempt and 1
+            GET.
         """
         assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"
         path = self.path(number)
@@ -225,7 +228,7 @@ class NumberedLog:
                 is_ours=lambda body: self._write_id_of(body) == write_id,
             )
         except AlreadyExists as error:
-            # Perhaps ours won, was passed and collected, and a late writer re-created the number.
+            # Perhaps our put won, was passed and collected, and a late writer created the number again.
             taken = error
         conflict = Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number)
         match self._create_outcome(number, write_id):
@@ -249,18 +252,18 @@ class NumberedLog:
             self.store_hint()
 
     def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
-        """Return the outcome of a create by the boundary's markers; see `Boundary.create_outcome`."""
+        """Return the outcome of a create according to the boundary's markers; see `Boundary.create_outcome`."""
         return "open" if self._boundary is None else self._boundary.create_outcome(number, write_id)
 
     def has_other_winner(self, number: int, write_id: str | None) -> bool:
-        """Return whether the boundary's markers name another winner; see `Boundary.has_other_winner`."""
+        """Whether the boundary's markers name another winner; see `Boundary.has_other_winner`."""
         return self._boundary is not None and self._boundary.has_other_winner(number, write_id)
 
     def free_from(self) -> int:
-        """Return a number below which none may be created; the real bound may be higher.
+        """Return a number below which none may be created. The real bound may be higher.
 
-        It may be lower, too, where the log was deleted and made anew: who would leave a gap looks first (`boundary`).
-        Cost: 1 LIST at first, then nothing.
+        It may also be lower, if the log was deleted and made again. A caller that would leave a gap must check this
+        first (`boundary`). Cost: 1 LIST the first time, then nothing.
         """
         if self._boundary is None:
             return 0
@@ -277,28 +280,28 @@ class NumberedLog:
         )
 
     def withdraw(self, number: int, write_id: str) -> None:
-        """Delete our own file where no create can succeed: below the boundary, or in a log that is gone.
+        """Delete our own file from where no create can succeed: below the boundary, or in a log that is gone.
 
-        A no-op when it is missing or another writer's. Cost: 1 GET + 1 DELETE.
+        A no-op if it is missing or another writer's. Cost: 1 GET + 1 DELETE.
         """
-        with suppress(Unavailable):  # it lost anyway; the file is below the boundary, where a collection finds it
+        with suppress(Unavailable):  # it lost anyway, and below the boundary a collection will find the file
             body = self._read_if_there(number)
             if body is not None and self._write_id_of(body) == write_id:
                 self._store.delete([self.path(number)])
 
     def store_hint(self) -> None:
-        """Write the hint with the newest number that this object has seen; best effort. Cost: 1 PUT, or nothing."""
+        """Write the hint with the newest number that this object has seen. Best effort. Cost: 1 PUT, or nothing."""
         if self._hint_path is None or self._seen is None:
             return
         with suppress(Unavailable, OutcomeUnknown):  # the append is valid; readers of a stale hint check it
             self._store.put(self._hint_path, str(self._seen).encode(), durable=False)
 
     def withdraw_late(self) -> list[int]:
-        """Delete, for writers that died, creates that landed below the boundary, and return the numbers.
+        """Delete creates that landed below the boundary and whose writers have died. Return their numbers.
 
-        Such a file was never acknowledged; its references may be gone, and no one else deletes it.
+        Such a file was never acknowledged. Objects that it references may be gone, and only this call deletes it.
 
-        Cost: 2 LISTs, and 1 GET a number that still exists below the boundary.
+        Cost: 2 LISTs, and 1 GET for each number that still exists below the boundary.
         """
         if self._boundary is None:
             return []
@@ -316,16 +319,16 @@ class NumberedLog:
         return 0 if self._boundary is None else self._boundary.current()
 
     def raise_boundary(self, below: int, *, write_ids: Mapping[int, str | None] | None = None) -> None:
-        """Promise that no number below `below` is used again, and record the winners of the numbers it passes.
+        """Guarantee that no number below `below` is used again, and record the winners of the numbers that it passes.
 
-        Must return before any of them is deleted. A no-op when the boundary is there already.
+        Must return before any of them is deleted. A no-op if the boundary is already there.
 
         Args:
-            write_ids: write ids that the caller has read already, by number.
+            write_ids: write ids that the caller has already read, by number.
 
         Raises:
             InvalidRequest: no number >= `below` exists (the newest can never be passed), or the log has no boundary.
-        Cost: 2 LISTs, 1 GET a passed number that is not in `write_ids`, 1 PUT and 1 LIST of the boundary.
+        Cost: 2 LISTs, 1 GET for each passed number that is not in `write_ids`, 1 PUT and 1 LIST of the boundary.
         """
         if self._boundary is None:
             raise InvalidRequest(f"{self._folder} never deletes numbers: it has no boundary", kind="no_boundary")
@@ -344,7 +347,7 @@ class NumberedLog:
         )
 
     def _winners(self, passed_from: int, below: int, write_ids: Mapping[int, str | None]) -> dict[int, str | None]:
-        """Return the write ids of all existing numbers in ``[passed_from, below)`` that are there."""
+        """Return the write ids of all existing numbers in ``[passed_from, below)``."""
         ids = self._ids()
         newest = max(ids, default=None)
         if newest is None or newest < below:
@@ -360,19 +363,19 @@ class NumberedLog:
             body = self._read_if_there(number)
             if (
                 body is not None
-            ):  # else another collector passed it meanwhile: its marker records it, and ours will fail
+            ):  # another collector passed it meanwhile: its marker records the winner, and ours will fail
                 winners[number] = self._write_id_of(body)
         return winners
 
     def delete(self, ids: Iterable[int], *, fenced: bool = True) -> None:
-        """Delete numbers; deleting a missing one is a no-op.
+        """Delete numbers. Deleting a missing one is a no-op.
 
         Args:
-            fenced: True refuses numbers at or above the boundary. False is for a log without readers of old numbers.
+            fenced: True: refuse numbers at or above the boundary. False is for a log without readers of old numbers.
 
         Raises:
             InvalidRequest: a number is not below the boundary.
-        Cost: 1 LIST when fenced, and 1 DELETE a thousand.
+        Cost: 1 LIST if fenced, and 1 DELETE for 1000.
         """
         numbers = sorted(ids)
         if not numbers:

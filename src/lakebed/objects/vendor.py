@@ -1,9 +1,10 @@
-"""S3, Google Cloud Storage and Azure, through obstore: the only module that imports it.
+"""S3, Google Cloud Storage and Azure, through obstore. This is the only module that imports obstore.
 
-Owns: settings passed to the vendor's client, and the translation of its errors. Invariants: the client retries nothing
-by itself (so that every request is counted and waits come from the injected clock), except the parts of a stream; no
-secret reaches an error: the vendor's text is searched for known signs and not quoted, and in the cause its secrets are
-masked.
+Owns: settings passed to the vendor's client, and the translation of its errors.
+
+Invariants: the client itself retries nothing except the parts of a stream, so that every request is counted and waits
+use the injected clock. No secret gets into an error: the vendor's text is searched for known signs and not quoted, and
+its secrets are masked in the cause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 R = TypeVar("R")
 
 _DELETE_BATCH_COUNT_MAX: Final = {"s3": 1000, "gs": 1, "az": 256}
-"""Objects that one request deletes: Google has no batch in this client, Azure's takes 256."""
+"""Most objects that one request deletes. This client has no batches for Google; Azure's take 256."""
 
 _PART_COUNT_MAX: Final = {"s3": 10_000, "gs": 10_000, "az": 50_000}
 _FRAME_REQUEST_COUNT: Final = {"s3": 2, "gs": 2, "az": 1}
@@ -55,7 +56,7 @@ _NAMES: Final = re.compile(
     r"(at location|for path) (?s:.*?)(?= not found| already exists|: )"
 )
 _UNTAKEN: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""What the client takes in no path of an object."""
+"""Characters that the client does not accept in an object's path."""
 _TIMES: Final = re.compile(r"\b\d+(\.\d+)?(n|µ|u|m)?s\b")
 _SECRET_NAME: Final = re.compile(
     r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE
@@ -81,11 +82,11 @@ class _Shape:
     part_bytes: int
     part_count_max: int
     frame_request_count: int
-    """Requests in addition to the parts: to begin and to end."""
+    """Number of requests in addition to the parts: those that begin and end an upload."""
 
 
 class _Threads:
-    """The client's threads, which the first request starts, and which a fork of this process lacks."""
+    """The client's threads. The first request starts them, and a forked process lacks them."""
 
     are_started = False
     are_lost = False
@@ -99,7 +100,7 @@ os.register_at_fork(after_in_child=_lose_threads)
 
 
 class _VendorUpload:
-    """A multipart upload by the client's writer, which retries a failed part itself: the bytes are gone here."""
+    """A multipart upload by the client's writer, which itself retries a failed part: its bytes are not kept here."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class VendorDriver(Driver):
         ]
         self._secrets = sorted({secret for secret in secrets + ambient if secret}, key=len, reverse=True)
         self._store = _client(url, dict(options), limits, _retries(limits, 0))
-        # Failed parts are gone here, so only this client retries by itself.
+        # Failed parts are no longer available here, so only this client retries by itself.
         self._uploads = _client(url, dict(options), limits, _retries(limits, limits.retry_count_max))
         self._shape = _Shape(limits.upload_part_bytes, _PART_COUNT_MAX[url.scheme], _FRAME_REQUEST_COUNT[url.scheme])
 
@@ -167,7 +168,7 @@ class VendorDriver(Driver):
 
     @property
     def root_url(self) -> str:
-        """``s3://bucket/prefix``."""
+        """Return ``s3://bucket/prefix``."""
         return str(self._url)
 
     @property
@@ -175,7 +176,7 @@ class VendorDriver(Driver):
         return f"{self._url.scheme}://{self._url.place}"
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
-        """One GET; the body is not copied."""
+        """Send one GET. The body is not copied."""
         full_path = self._prefix + path
         if byte_range is None:
             return self._ask(path, lambda: obstore.get(self._store, full_path).bytes())
@@ -183,7 +184,7 @@ class VendorDriver(Driver):
         return self._ask(path, lambda: obstore.get_range(self._store, full_path, start=start, end=end))
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """All ranges at once, in parallel."""
+        """Request all ranges concurrently."""
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
         full_path = self._prefix + path
         return list(
@@ -194,7 +195,7 @@ class VendorDriver(Driver):
         return self._meta(self._ask(path, lambda: obstore.head(self._store, self._prefix + path)))
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
-        """One PUT, whatever the size. These stores answer when an object is durable."""
+        """Send one PUT, whatever the size. These stores answer once an object is durable."""
         mode: Any = "create" if create_only else "overwrite"
         self._ask(
             path,
@@ -203,9 +204,9 @@ class VendorDriver(Driver):
         )
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _VendorUpload:
-        """A multipart upload, or what the vendor calls it; a part is sent when the next one begins.
+        """Begin a multipart upload, or the vendor's equivalent. A part is sent when the next one begins.
 
-        The client has no condition for its end, so a create-only upload checks before it.
+        The client has no condition for the end of an upload, so a create-only upload checks the path before it ends.
         """
         return _VendorUpload(
             lambda request: self._ask(path, request),
@@ -248,9 +249,9 @@ class VendorDriver(Driver):
         )
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """One batch; where the vendor calls a missing object an error, the others are deleted one by one.
+        """Delete one batch. If the vendor reports a missing object as an error, delete the others one by one.
 
-        Paths that the client does not take are left out: it cannot have put anything there.
+        Paths that the client does not accept are skipped, because it cannot have created such objects.
         """
         paths = [path for path in paths if _UNTAKEN.search(path) is None]
         if not paths:
@@ -276,10 +277,10 @@ class VendorDriver(Driver):
         self._ask(source, lambda: obstore.copy(self._store, self._prefix + source, self._prefix + target))
 
     def sync(self, paths: Sequence[str]) -> None:
-        """A no-op: these stores answer a write when it is durable."""
+        """Do nothing: these stores answer a write once it is durable."""
 
     def url(self, path: str) -> str:
-        """``s3://bucket/prefix/path``."""
+        """Return ``s3://bucket/prefix/path``."""
         return f"{self.root_url}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
@@ -292,7 +293,7 @@ class VendorDriver(Driver):
         return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], modified_ms, meta["e_tag"])
 
     def _ask(self, path: str, request: Callable[[], R], *, unclear: bool = False) -> R:
-        if _Threads.are_lost:  # it would wait without end
+        if _Threads.are_lost:  # a request would wait forever
             raise InvalidRequest(
                 f"This process was forked from one that had used a remote store, so it cannot reach {self.root_url}: "
                 "start processes by multiprocessing's 'spawn' or 'forkserver'.",
@@ -303,11 +304,11 @@ class VendorDriver(Driver):
             return request()
         except (exceptions.BaseError, OSError, ValueError) as error:
             failure = error
-        # Outside of the handler, so that an error with a secret in it is not kept as the context either.
+        # Raised outside of the handler, so that an error with a secret is not kept as the context either.
         raise self._translate(failure, path, unclear=unclear) from self._redact(failure)
 
     def _redact(self, error: Exception) -> Exception:
-        """The vendor's error itself, or a copy of it without the secrets that its text quotes."""
+        """Return the vendor's error itself, or a copy of it without the secrets in its text."""
         text = _SIGNATURE.sub(r"\1=...", str(error))
         for secret in self._secrets:
             text = text.replace(secret, "...")
@@ -315,7 +316,7 @@ class VendorDriver(Driver):
 
     def _translate(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
         """Translate a failed request to an error. The vendor's text stays in ``__cause__``, not in the message."""
-        text = _TIMES.sub("", _NAMES.sub("", str(error)))  # a name, or how long it took, may look like a sign
+        text = _TIMES.sub("", _NAMES.sub("", str(error)))  # a name or a duration may look like a known sign
         place = self.metrics_label
         if _NO_PLACE.search(text):
             return NotFound(
@@ -376,7 +377,7 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits, retry_c
                 f"the endpoint given for {url} is not a URL such as https://host:port", kind="invalid_option"
             )
     client_options = {
-        # A plain endpoint must be named explicitly; without one, everything is encrypted.
+        # A plain endpoint must be named explicitly. Without one, every connection is encrypted.
         "allow_http": any(endpoint.startswith("http://") for endpoint in endpoints),
         "timeout": timedelta(milliseconds=limits.request_timeout_ms),
         "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),

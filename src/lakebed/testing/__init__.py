@@ -1,8 +1,8 @@
 """Test tools for code that uses lakebed: faulty stores, power loss, recorded calls, clocks and a seeded scheduler.
 
-`FaultyStore` and `RecordingStore` answer "what if exactly this call fails"; `Scheduler` answers "in which order, and
-with which faults, does it break"; `ScheduledCalls` loses, repeats and delays calls between services. All stores here
-implement `ObjectStore` and nest in any order. Needs the extra ``testing``. Guide: ``docs/guide/testing.md``.
+`FaultyStore` and `RecordingStore` show what happens if a given call fails. `Scheduler` finds the order of steps, and
+the faults, with which code breaks. `ScheduledCalls` loses, repeats and delays calls between services. All stores here
+implement `ObjectStore` and can be nested in any order. Needs the extra ``testing``. Guide: ``docs/guide/testing.md``.
 """
 
 from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded

@@ -1,9 +1,13 @@
-"""Actors as greenlets, run one at a time in an order drawn from a seed.
+"""Actors as greenlets. They run one at a time, in an order drawn from a seed.
 
-Owns: who runs next, what time it is, who is crashed, paused or waiting, and the trace. Knows no store and no lock;
-those are built on `ActorLoop.switch` and `ActorLoop.wait_until`. Invariants: the same seed and the same actors give the
-same trace, whatever PYTHONHASHSEED; between two switching points an actor runs alone; time passes only when no actor
-can run; a crashed actor is unwound by `Crashed` at its next switching point and never runs again after that.
+Owns: which actor runs next, the time, which actors are crashed, paused or waiting, and the trace. Does not know stores
+and locks, which are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
+
+Invariants:
+- The same seed and the same actors give the same trace, whatever PYTHONHASHSEED is.
+- Between two switching points an actor runs alone.
+- Time passes only when no actor can run.
+- `Crashed` unwinds a crashed actor at its next switching point. After that it never runs again.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class Actor:
     run: Callable[[], None]
     greenlet: Any = None
     ready: Callable[[], bool] | None = None
-    """None: it can run; else it can when this is true, or when `wake_s` has come."""
+    """None: it can run. Otherwise it can run once this returns True, or once `wake_s` has come."""
     wake_s: float | None = None
     paused_until_step: int = 0
     is_crashed: bool = False
@@ -62,21 +66,21 @@ class Actor:
 
 
 class ActorLoop:
-    """Runs actors; see `lakebed.testing.Scheduler` for what is built on it."""
+    """Runs actors. `lakebed.testing.Scheduler` builds on it."""
 
     def __init__(self, seed: int, *, start_ms: int = START_MS) -> None:
         self.seed = seed
         self.rng = random.Random(f"schedule {seed}")
-        """Decides who runs and what fails. Actors draw from another generator."""
+        """Decides which actor runs and what fails. Actors use another generator."""
         self.step_count = 0
         self.actors: list[Actor] = []
         self._names: set[str] = set()
         self._left: list[Actor] = []
-        """Those that are not done, in the order of spawning: a run may have thousands that are."""
+        """The actors that are not done, in the order of spawning. A run may have thousands that are done."""
         self.start_ms = start_ms
         self.now_s = 0.0
         self.pairs: Counter[tuple[str, str]] = Counter()
-        """How often one switching point was followed by one of another actor."""
+        """How often one switching point was followed by another one of another actor."""
         self._digest = hashlib.blake2b(digest_size=16)
         self._tail: list[str] = []
         self._main: Any = None
@@ -161,7 +165,7 @@ class ActorLoop:
             awake = [actor for actor in able if actor.paused_until_step <= self.step_count]
             if awake:
                 return awake[self.rng.randrange(len(awake))]
-            if able:  # only paused actors are left: the first of them wakes
+            if able:  # only paused actors are left, so wake the first
                 able[0].paused_until_step = 0
                 continue
             wakes = [actor.wake_s for actor in waiting if actor.wake_s is not None]

@@ -1,4 +1,4 @@
-"""A store that lets something happen between two calls: races with a chosen order. Knows nothing of what happens."""
+"""A store in which something happens between two calls, to test races in a chosen order. Does not know what happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to, so that no test sleeps."""
+"""A clock that moves only on request, so that no test sleeps."""
 
 from __future__ import annotations
 

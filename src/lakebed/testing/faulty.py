@@ -1,9 +1,10 @@
 """A store that fails on purpose: before the effect, after it, slowly, late, or for good.
 
-Owns: the vocabulary of faults and the store that carries them out. One `FaultyStore` is one actor's way to a store that
-others reach in their own way: when it crashes, only that actor is gone. Invariants: which call fails is decided by the
-call and its index alone, so a run is repeatable; a crashed store never has an effect again, whatever ``finally`` blocks
-of its user try.
+Owns: the kinds of faults, and the store that carries them out. A `FaultyStore` is one actor's access to a store that
+other actors access in other ways. When it crashes, only that actor is gone.
+
+Invariants: only the call and its index decide which call fails, so a run can be repeated. A crashed store never has an
+effect again, whatever the ``finally`` blocks of its user attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CRASHES = {Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE}
 
 
 def lost(call: Call) -> LakebedError:
-    """What the port raises when a reply does not come."""
+    """Return the error that the port raises if a reply does not arrive."""
     if call.kind == "put" and call.create_only:
         return OutcomeUnknown(f"the reply to {call} was lost", kind="outcome_unknown", path=call.path)
     return Unavailable(f"no answer to {call}", path=call.path)
@@ -66,7 +67,7 @@ def random_faults(rng: random.Random, rates: Mapping[Fault, float]) -> Callable[
 
 @dataclass(slots=True)
 class _State:
-    """What all views of one faulty store share."""
+    """The state that all views of one faulty store share."""
 
     call_count: int = 0
     is_crashed: bool = False

@@ -1,8 +1,8 @@
-"""A store that forgets what was not made durable when the power goes.
+"""A store that forgets in a power loss what was not made durable.
 
-Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a deletion
-that returned, survive; an object put without is there until the power goes, and then, as chance has it, is there, is
-cut short, or is what it was before (the older durable body, or nothing). That is the port's promise, and no more.
+Owns: the model of durable objects. Invariants: an object that was put with ``durable=True`` or passed to ``sync``, and
+a deletion that returned, survive. Any other object exists until the power loss. Then it is decided at random whether it
+stays, is cut short, or has its older state (the older durable body, or nothing). This is exactly the port's promise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PowerLossStore(StoreWrapper):
     def __init__(self, inner: ObjectStore, *, page_count: int = 1000) -> None:
         super().__init__(inner, page_count=page_count)
         self._root = inner
-        # What an object that is not durable would be after a power loss: its older durable body, or None.
+        # The state of each non-durable object after a power loss: its older durable body, or None.
         self._volatile: dict[str, bytes | None] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""A store that writes down every call, so that a test can enumerate "at every store call"."""
+"""A store that records every call, so that a test can repeat a run for each of them."""
 
 from __future__ import annotations
 

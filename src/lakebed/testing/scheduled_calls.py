@@ -1,9 +1,11 @@
-"""Calls between the parts of a simulation: each is two switching points, and fails as the seed decides.
+"""Calls between the parts of a simulation. Each is two switching points, and fails as the seed decides.
 
-Owns: `FaultRates`, and where faults strike a call: before its effect, between effect and reply, or after its caller
-has given up. Invariants: a call of a crashed actor has no effect, except for a change that was already under way, which
-may land at any later time; the error of such a landing reaches no caller. Does not know: what is called; a store, a
-key-value store and the parts of a service all use this.
+Owns: `FaultRates`, and where faults affect a call: before its effect, between effect and reply, or after its caller has
+given up.
+
+Invariants: a call of a crashed actor has no effect, except for a change that was already in flight, which may land at
+any later time. No caller gets the error of such a landing. Does not know what is called: a store, a key-value store and
+the parts of a service all use this.
 
 Example, a request that reaches the server twice:
     >>> from lakebed.testing import FaultRates, ScheduledCalls, Scheduler
@@ -77,13 +79,13 @@ ERRORS = CallErrors(_refuse, _reply_error)
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """A change whose caller has given up, and which may not have happened yet."""
+    """A change that may not have happened yet, and whose caller has given up."""
 
     perform: Callable[[], object]
     is_over: bool = False
 
     def land(self) -> None:
-        """Perform the change unless it was performed; no caller is left for its error, such as `Conflict`."""
+        """Make the change unless it was made. Drop its error, such as `Conflict`, because no caller is left for it."""
         if self.is_over:
             return
         self.is_over = True
@@ -141,7 +143,7 @@ class ScheduledCalls:
         try:
             result = serve()
         finally:
-            # Also an error travels back: its receiver may be gone, or late, when it comes.
+            # An error is sent back too. Its receiver may be crashed or paused when it arrives.
             self._strike(actor, label, None)
             loop.switch(f"{label} done")
         if self._faults.slow and loop.rng.random() < self._faults.slow:
@@ -164,7 +166,7 @@ class ScheduledCalls:
         results: list[R] = []
         name = f"{server}: {label} {len(self._loop.actors)}"
         serving = self._loop.spawn(name, lambda: results.append(perform()), process=server)
-        serving.is_crashed = False  # whatever became of the caller
+        serving.is_crashed = False  # whatever happened to the caller
         self._loop.wait_until(lambda: serving.is_done, label=f"{label} at {server}")
         error, serving.error = serving.error, None
         if error is not None:
@@ -182,7 +184,7 @@ class ScheduledCalls:
         return None
 
     def _strike(self, actor: Actor, label: str, perform: Callable[[], object] | None) -> None:
-        """Perhaps crash or pause the actor here; `perform` is the change that a crash leaves under way."""
+        """Perhaps crash or pause the actor here. A crash leaves `perform`, a change, in flight."""
         rng, faults = self._loop.rng, self._faults
         if faults.crash and rng.random() < faults.crash / 2:
             if perform is not None and rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Clock, locks, conditions, pools and threads of a simulation: each of their operations is a switching point."""
+"""Clock, locks, conditions, pools and threads of a simulation. Each of their operations is a switching point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SimulatedClock(Clock):
 
 
 class _Lock:
-    """Not reentrant: an actor that takes it twice is a deadlock, which the loop reports."""
+    """Not reentrant: if an actor takes it twice, this is a deadlock, which the loop reports."""
 
     def __init__(self, loop: ActorLoop, name: str) -> None:
         self._loop = loop
@@ -80,7 +80,7 @@ class _Condition(Condition):
                 lambda: self._notified != before, label=f"wait on {self._name}", timeout_s=timeout
             )
         finally:
-            # An actor that crashed here unwinds with the lock taken, as `with` expects, and leaves it at once.
+            # An actor that crashed here unwinds with the lock taken, as `with` expects, and then releases it at once.
             actor = self._loop.current
             if actor is None or not actor.is_crashed:
                 self._lock.take()
@@ -90,7 +90,7 @@ class _Condition(Condition):
 
 
 class _InlinePool(Pool):
-    """Runs items one after another where they are asked for, with a switch before each."""
+    """Runs items one after another when their results are requested, with a switch before each."""
 
     def __init__(self, loop: ActorLoop) -> None:
         self._loop = loop

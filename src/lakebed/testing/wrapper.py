@@ -1,9 +1,13 @@
-"""What all store wrappers share: every operation of the port goes through one method.
+"""The common part of all store wrappers: every operation of the port goes through one method.
 
-Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of
-a wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever
-view made it; a listing is one call a page, a stream one a chunk, a delete one a thousand paths. `url`, `signed_url`,
-`root_url` and `count` ask nothing of the store and pass by.
+Owns: `Call` and `StoreWrapper`.
+
+Invariants:
+- A wrapper is an `ObjectStore`, so wrappers can be nested. `sub` of a wrapper is a view of the same wrapper, with the
+  same state.
+- A `Call` names paths from the wrapper's root, whichever view made it.
+- A listing is one call for each page, a stream one for each chunk, a delete one for a thousand paths.
+- `url`, `signed_url`, `root_url` and `count` send no request to the store and are not intercepted.
 """
 
 from __future__ import annotations
@@ -96,14 +100,14 @@ class StoreWrapper(ObjectStore):
         return self.intercept(Call("head", self._at(path)), lambda: self._inner.head(path))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        kept = bytes(body)  # the call may land after its caller reused the buffer
+        kept = bytes(body)  # the call may land after its caller has reused the buffer
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        # One call of a put: its chunks are kept, because it may land when they are gone.
+        # One put call. Its chunks are kept, because the call may land when they no longer exist.
         kept = b"".join(bytes(chunk) for chunk in chunks)
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         return self.intercept(
