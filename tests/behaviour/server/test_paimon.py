@@ -419,9 +419,9 @@ def test_errors_do_not_say_where_the_lake_is(paimon: Paimon) -> None:
         (404, "/databases/db/tables/t%24snapshots"),
         (404, "/databases/none/tables"),
         (404, "/databases/a.b/tables/t"),
-        (400, "/databases/db/tables/a.b"),
+        (404, "/databases/db/tables/a.b"),
         (400, "/databases/db/tables/a%1Fb"),
-        (400, "/databases/db/tables/%2E%2E"),
+        (404, "/databases/db/tables/%2E%2E"),
         (400, "/databases/db%5C/tables/t"),
         (404, "/databases/db/tables/none"),
         (404, "/nothing/of/the/kind"),
@@ -446,7 +446,8 @@ def test_prefixes_keys_and_bodies(paimon: Paimon, tmp_path: Path) -> None:
     reader.refuse(403, "POST", ":/tags", {"tagName": "x"})
     writer.refuse(403, "DELETE", ":")
     limited = Paimon(client.new_key("write", repositories=["analytics"]), tmp_path / "lake")
-    assert "may not use" in limited.refuse(403, "GET", ":")["message"]
+    assert "may not use" in limited.refuse(404, "GET", ":")["message"]
+    assert "may not use" in limited.refuse(403, "GET", ":/snapshot")["message"]
     huge = client.ask_root("POST", f"{ROOT}/databases/db/tables/t/commit", None, {"content-length": str(100 << 20)})
     assert (huge.status, huge.json["code"]) == (413, 413)
 
@@ -471,19 +472,18 @@ def test_a_key_sees_its_tables_alone(paimon: Paimon) -> None:
     limited.create("made")
     with pytest.raises(AssertionError, match=r"may not use the table db\.unmade"):
         limited.create("unmade")
-    for method, place, named in (
-        ("GET", "/databases/other", {}),
-        ("DELETE", "/databases/other", {}),
-        ("DELETE", "/databases/db", {}),
-        ("POST", "/databases/db", {"updates": {"a": "1"}}),
-        ("POST", "/databases", {"name": "fresh"}),
-        ("GET", "/databases/db/tables/u", {}),
-        ("GET", "/databases/db/tables/u$branch_dev", {}),
-        ("GET", "/databases/db/tables/none", {}),
+    for status, method, place, named in (
+        (404, "GET", "/databases/other", {}),
+        (403, "DELETE", "/databases/other", {}),
+        (403, "DELETE", "/databases/db", {}),
+        (403, "POST", "/databases/db", {"updates": {"a": "1"}}),
+        (403, "POST", "/databases", {"name": "fresh"}),
+        (404, "GET", "/databases/db/tables/u", {}),
+        (404, "GET", "/databases/db/tables/u$branch_dev", {}),
+        (404, "GET", "/databases/db/tables/none", {}),
     ):
-        assert (
-            "may not use" in (message := limited.refuse(403, method, place, named)["message"]) or "limited" in message
-        )
+        message = limited.refuse(status, method, place, named)["message"]
+        assert "may not use" in message or "limited" in message
     assert limited.client.ask("GET", "/repositories").json["results"] == []
     assert limited.client.ask("GET", "/repositories/analytics").status == 403
     assert limited.client.ask("POST", "/auth/keys", {"role": "read"}).status == 403
@@ -521,7 +521,10 @@ def test_no_route_shows_another_ones_table(paimon: Paimon) -> None:
             path = path.replace("{database}", "db" if table else "other")
             for name in ("tag", "branch", "version", "view", "function"):
                 path = path.replace(f"{{{name}}}", "a")
-            limited.refuse(403, endpoint.method, path, bodies if endpoint.takes or endpoint.method == "POST" else None)
+            body = bodies if endpoint.takes or endpoint.method == "POST" else None
+            status = 404 if endpoint.name in ("paimonGetTable", "paimonGetDatabase") else 403
+            message = limited.refuse(status, endpoint.method, path, body)["message"]
+            assert "may not use" in message or "limited" in message
             count += 1
     assert count > 40
     assert limited.client.ask("GET", "/repositories/analytics").status == 200
@@ -534,7 +537,38 @@ def test_a_name_is_checked_as_it_is_used(paimon: Paimon) -> None:
     limited = Paimon(paimon.client.new_key("read", tables=["db.a+b"]), paimon.folder)
     assert limited.done("GET", "/databases/db/tables/a%2Bb")["name"] == "a+b"
     for place in ("a+b", "a%20b"):
-        limited.refuse(403, "GET", f"/databases/db/tables/{place}")
+        limited.refuse(404, "GET", f"/databases/db/tables/{place}")
+
+
+def test_no_member_of_a_table_is_null(paimon: Paimon) -> None:
+    """Clients put these members into the table's options, and Flink reads no table that has an option without value."""
+    paimon.fill()
+    members = ("owner", "createdAt", "createdBy", "updatedAt", "updatedBy")
+    details = paimon.done("GET", "/databases/db/table-details")["tableDetails"]
+    for shown in (paimon.done("GET", ":"), *details, paimon.done("GET", "/databases/db")):
+        assert None not in [shown[name] for name in members]
+
+
+def test_clients_are_told_to_expire_nothing(paimon: Paimon) -> None:
+    """Clients see the limit 0 for the snapshots of an expiry, also of branches; lakebed has the table's own limit."""
+    paimon.create("t", options={"snapshot.expire.limit": "7"})
+    table = paimon.lake.table("db.t")
+    table.append(pa.table({"id": pa.array([1], pa.int64()), "day": ["a"]}, schema=table.arrow_schema))
+    paimon.done("POST", ":/branches", {"branch": "dev"})
+    (listed,) = paimon.done("GET", "/databases/db/table-details")["tableDetails"]
+    for shown in (paimon.done("GET", ":"), paimon.done("GET", ":$branch_dev"), listed):
+        assert shown["schema"]["options"]["snapshot.expire.limit"] == "0"
+    changes = [{"action": "setOption", "key": "snapshot.num-retained.min", "value": "3"}]
+    paimon.done("POST", ":", {"changes": changes})
+    assert paimon.lake.table("db.t").schema.options["snapshot.expire.limit"] == "7"
+
+
+def test_a_name_with_a_dot_is_of_no_table_for_every_key(paimon: Paimon) -> None:
+    """Flink looks for a table that has the name of a database, also with a key that may not see the place."""
+    limited = Paimon(paimon.client.new_key("write", tables=["other.*"]), paimon.folder)
+    for catalog in (paimon, limited):
+        error = catalog.refuse(404, "GET", "/databases/db/tables/analytics.etl")
+        assert (error["resourceType"], error["resourceName"]) == ("TABLE", "analytics.etl")
 
 
 def test_a_server_that_starts_again_knows_the_same(serve: Callable[..., Running], connect: Any, tmp_path: Path) -> None:

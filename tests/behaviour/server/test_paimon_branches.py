@@ -99,7 +99,7 @@ def test_a_branch_is_a_database(client: Client, analytics: Repository) -> None:
         (404, "GET", "/databases/a.b/tables/t"),
         (404, "GET", "/databases/analytics.main/tables/none"),
         (404, "GET", "/databases/analytics.etl/tables/t$branch_none"),
-        (400, "GET", "/databases/analytics.etl/tables/a.b"),
+        (404, "GET", "/databases/analytics.etl/tables/a.b"),
         (400, "GET", "/databases/analytics.etl/tables/a%1Fb"),
         (400, "GET", "/databases/analytics.%1F/tables"),
         (404, "GET", "/databases/analytics./tables/a%2Fb"),
@@ -147,7 +147,8 @@ def test_a_key_of_a_repository_sees_its_branches_alone(client: Client, running: 
     make(reader, name="v", status=403)
     tables = client.new_key("admin", tables=["*"])
     assert ask(tables, "GET", "/databases").json["databases"] == ["default"]
-    ask(tables, "GET", "/databases/analytics.etl/tables/t", status=403)
+    ask(tables, "GET", "/databases/analytics.etl/tables/t", status=404)
+    ask(tables, "GET", "/databases/analytics.etl/tables/t/snapshot", status=403)
 
 
 def test_a_branch_that_goes_meanwhile_spoils_no_list(

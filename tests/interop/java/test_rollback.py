@@ -55,3 +55,19 @@ def test_java_rolls_back_below_what_lakebed_expired(java: Java, lake: Lake, keys
     lake.table("t").write(rows(7))
     lake.table("t").expire(retain_max=1, retain_min=1, older_than_ms=0)
     assert ids(java.read("default.t")) == ids(lake.table("t").read()) == [0, 7]
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]])
+def test_java_expires_nothing_that_a_rollback_made_live_again(served: Java, lake: Lake, keys: list[str]) -> None:
+    """After its commits through a server, though the table lets it expire: it would delete the files by their dates."""
+    options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
+    served.create("default.t", SCHEMA, primary_keys=keys, options={**options, **({"bucket": "1"} if keys else {})})
+    table = lake.table("t")
+    for number in range(3):
+        table.write(rows(number))
+    table.compact(full=True)
+    table.rollback_to_as_latest(3)
+    for number in range(3, 6):
+        served.write("default.t", rows(number))
+    assert len(list(table.snapshots())) == 8
+    assert ids(served.read("default.t")) == ids(table.read()) == list(range(6))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
+from lakebed.server.paimon import catalog as paimon_catalog
 from lakebed.table.branch import discard, travel
 from lakebed.table.branch.context import TableBranch
 from lakebed.table.branch.snapshots import SnapshotLog
@@ -104,6 +105,11 @@ GUARANTEES = [
         "A commit that was made is answered so, also by a server that has not seen it and where it fits no more.",
         returns(prepared._find_committed, None),
         "behaviour/table/test_prepared.py::test_a_server_with_an_old_view_answers_as_the_one_that_committed[schema]",
+    ),
+    Guarantee(
+        "Clients of a catalog expire nothing, since they do not know what a rollback or a branch needs.",
+        set_value(paimon_catalog, lambda it: it._FOR_CLIENTS, {}),
+        "behaviour/server/test_paimon.py::test_clients_are_told_to_expire_nothing",
     ),
     Guarantee(
         "A server that keeps a table open notices that another process dropped it.",

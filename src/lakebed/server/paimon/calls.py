@@ -90,9 +90,16 @@ def database_of(call: RepositoryCall, *, whole: bool = False) -> tuple[PaimonCat
 def table_of(call: RepositoryCall) -> tuple[PaimonCatalog, str, str]:
     """Return the catalog, and the names of database and table in the path. Note the names for the audit log.
 
-    Raises `InvalidRequest` (``forbidden``) if the key may not see the table.
+    Raises `InvalidRequest` (``forbidden``) if the key may not see the table; `NotFound` for a name with a dot, which no
+    table has.
     """
     catalog, database, table = catalog_of(call), name_of(call, "database"), name_of(call, "table")
+    if "." in table:  # Flink looks for a table with the name of a branch before it looks for that database
+        raise NotFound(
+            f"There is no table {table!r} in {database!r}: no table has a name with a dot.",
+            kind="table_not_found",
+            name=table,
+        )
     check_named(call, database, table)
     return catalog, database, table
 

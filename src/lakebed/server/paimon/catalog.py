@@ -40,6 +40,13 @@ _BRANCH_MARK: Final = "branch_"
 _TABLES_MAX: Final = 1_000
 """Most open tables that are kept. Each takes a few kB."""
 _TRIES_MAX: Final = 16
+_FOR_CLIENTS: Final = {"snapshot.expire.limit": "0"}
+"""Options that clients get in place of the table's own.
+
+Clients expire snapshots after their commits, and then delete files. They do not know which of them a rollback has made
+live again, or a branch shares with main.
+"""
+
 _GONE: Final = {"table_not_found", "branch_not_found", "schema_changed"}
 """Kinds of errors of a table that was dropped, and perhaps created again, since it was opened."""
 
@@ -353,7 +360,7 @@ def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, datab
     """Return a table as the protocol's ``GetTableResponse``."""
     first = table.context.main.schemas.load(0)
     members = msgspec.json.decode(encode_schema(schema))
-    options = dict(members["options"]) | ({} if table.branch is None else {"branch": table.branch})
+    options = members["options"] | _FOR_CLIENTS | ({} if table.branch is None else {"branch": table.branch})
     return {
         "id": catalog.id_of(table),
         "database": database,
@@ -368,9 +375,10 @@ def describe(catalog: PaimonCatalog, table: Table, schema: TableSchema, *, datab
             "options": options,
             "comment": members["comment"] or None,
         },
-        "owner": None,
+        # Unknown. Clients copy these members into the table's options, and Flink reads no table with an option of null.
+        "owner": "",
         "createdAt": first.time_ms,
-        "createdBy": None,
+        "createdBy": "",
         "updatedAt": schema.time_ms,
-        "updatedBy": None,
+        "updatedBy": "",
     }

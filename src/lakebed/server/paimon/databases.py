@@ -12,7 +12,7 @@ from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_database, may_see_database
 from lakebed.server.paimon.calls import DATABASE, DATABASES, PAGE, catalog_of, check_warehouse, database_of
 from lakebed.server.paimon.catalog import PAIMON_TAG
-from lakebed.server.paimon.errors import ERRORS
+from lakebed.server.paimon.errors import ERRORS, HIDDEN
 from lakebed.server.paimon.pages import PageOf, pattern_of
 from lakebed.server.site import RepositoryCall
 
@@ -63,7 +63,7 @@ async def create_database(call: RepositoryCall, body: DatabaseCreation) -> Respo
     return empty(200)
 
 
-@ROUTES.add("GET", DATABASE, "paimonGetDatabase", needs="read", gives={200: dict})
+@ROUTES.add("GET", DATABASE, "paimonGetDatabase", needs="read", gives={200: dict}, statuses=HIDDEN)
 async def get_database(call: RepositoryCall) -> Response:
     """Get a database."""
     catalog, name = database_of(call)
@@ -74,11 +74,11 @@ async def get_database(call: RepositoryCall) -> Response:
             "name": name,
             "location": catalog.location_of(name),
             "options": record.options,
-            "owner": record.created_by or None,
+            "owner": record.created_by,
             "createdAt": record.created_at_ms,
-            "createdBy": record.created_by or None,
+            "createdBy": record.created_by,
             "updatedAt": record.updated_at_ms,
-            "updatedBy": record.updated_by or None,
+            "updatedBy": record.updated_by,
         }
     )
 

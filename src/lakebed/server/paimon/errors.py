@@ -50,6 +50,13 @@ _RESOURCES: Final = {
 }
 """By kind of error: the type of the resource, and the fact that contains its name."""
 
+HIDDEN: Final = {"forbidden": 404}
+"""Statuses of a request for one database or table: what a key may not see, Flink has to take for missing.
+
+To find a table, Flink first looks for a database with the name of the catalog, and for a table with the name of the
+database. It gives up at a 403.
+"""
+
 
 class PaimonError(msgspec.Struct, frozen=True, rename="camel"):
     """The body of every error."""

@@ -26,7 +26,7 @@ from lakebed.server.paimon.calls import (
 from lakebed.server.paimon.catalog import PAIMON_TAG, PaimonCatalog, describe, split_object
 from lakebed.server.paimon.changes import SchemaChange, apply_changes, columns_of
 from lakebed.server.paimon.databases import NAME_PATTERNS
-from lakebed.server.paimon.errors import ERRORS, not_served
+from lakebed.server.paimon.errors import ERRORS, HIDDEN, not_served
 from lakebed.server.paimon.pages import PageOf, pattern_of
 from lakebed.server.site import RepositoryCall
 
@@ -71,7 +71,7 @@ class TableRename(msgspec.Struct, frozen=True):
     destination: Identifier
 
 
-@ROUTES.add("GET", TABLE, "paimonGetTable", needs="read", gives={200: dict})
+@ROUTES.add("GET", TABLE, "paimonGetTable", needs="read", gives={200: dict}, statuses=HIDDEN)
 async def get_table(call: RepositoryCall) -> Response:
     """Get a table: its id, path and schema."""
     catalog, database, name = table_of(call)

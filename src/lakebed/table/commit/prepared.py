@@ -315,8 +315,8 @@ def _check_numbers(snapshot: Snapshot) -> None:
         number = getattr(snapshot, name)
         if number is not None and not -LONG_MAX - 1 <= number <= LONG_MAX:
             raise _invalid(f"its {name} is {format_value(number)}, which has more than 64 bits")
-    if not 0 < len(snapshot.commit_user) <= _USER_CHARACTERS_MAX:
-        raise _invalid(f"its commit user has not 1 to {_USER_CHARACTERS_MAX:,} characters")
+    if len(snapshot.commit_user) > _USER_CHARACTERS_MAX:
+        raise _invalid(f"its commit user has more than {_USER_CHARACTERS_MAX:,} characters")
 
 
 def _load_metas(branch: TableBranch, name: str, size_bytes: int | None) -> list[ManifestMeta]:
