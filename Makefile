@@ -10,6 +10,7 @@ CLIENTS := .venv-clients
 DELTA := .venv-delta
 NODE := tests/servers
 PAIMON := tests/interop/java
+FLINK := tests/interop/flink
 DELTA_JARS := bench/peers/delta
 S3A := tests/spark/s3a
 RUN := $(VENV)/bin/python
@@ -49,7 +50,7 @@ test: ## lint, types, and all tests but the long ones, in twenty minutes on two 
 tests:
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments hadoop-aws s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
+test-long: environments hadoop-aws flink s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
 		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py \
@@ -111,6 +112,7 @@ clean: ## remove every environment, cache and output
 	rm -rf src/lakebed/spark/jars
 	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(DELTA) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
+		$(FLINK)/lib $(FLINK)/classes $(FLINK)/.ready $(FLINK)/mvn.log \
 		$(DELTA_JARS)/lib $(DELTA_JARS)/.ready $(DELTA_JARS)/mvn.log $(S3A)/lib $(S3A)/.ready $(S3A)/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -148,9 +150,12 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 
 # setup.sh makes the stamp, and only when Maven and a JDK are there.
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
-	@tools/setup.sh paimon-java $(PAIMON)
+	@tools/setup.sh java-worker $(PAIMON) "the tests against the format's Java implementation"
 
-.PHONY: environments java jar jars postgresql hadoop-aws s3-tests lakefs
+$(FLINK)/.ready: $(wildcard $(FLINK)/pom.xml $(FLINK)/*.java) tools/setup.sh
+	@tools/setup.sh java-worker $(FLINK) "the tests against Flink"
+
+.PHONY: environments java jar jars postgresql hadoop-aws flink s3-tests lakefs
 environments: java jar postgresql build/spark.jsa build/.collected $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
@@ -175,6 +180,8 @@ build/.collected: | $(VENV)/.ready
 	@touch $@
 
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
+
+flink: $(FLINK)/.ready ## Flink with the format's own connector, 400 MB by Maven, for its long tests
 
 s3-tests: build/s3-tests/.ready ## Ceph's public suite for S3 servers, by git, for the long test of the gateway
 

@@ -6,7 +6,7 @@
 #                                         when EXTRAS is given, lakebed itself (editable) with those extras
 #   setup.sh java                         Java 17 or newer is there, or a sentence saying that it is not
 #   setup.sh node FOLDER                  the packages of FOLDER/package.json, by npm
-#   setup.sh paimon-java FOLDER           the format's Java implementation and the worker over it, by Maven and javac
+#   setup.sh java-worker FOLDER USE       the jars that FOLDER/pom.xml names, by Maven, and FOLDER's Java sources, by javac
 #   setup.sh jars FOLDER USE              the jars that FOLDER/pom.xml names, by Maven, for a use that is left out without
 #   setup.sh postgresql                   PostgreSQL's programs are there, or a sentence saying that they are not
 #   setup.sh install-postgresql           the same, installed by apt-get when they are missing; for machines of tests
@@ -171,9 +171,8 @@ make_jars() {
 }
 
 # Stamps the folder only when all is there, so that a machine that gets Maven, a JDK or a network later tries again.
-make_paimon_java() {
-    folder=$1
-    use="the tests against the format's Java implementation"
+make_java_worker() {
+    folder=$1 use=$2
     javac=javac
     [ -z "${JAVA_HOME:-}" ] || javac="$JAVA_HOME/bin/javac"
     rm -rf "$folder/.ready" "$folder/classes"
@@ -196,7 +195,7 @@ node) install_node "$@" ;;
 postgresql) check_postgresql ;;
 install-postgresql) install_postgresql ;;
 install-maven) install_maven ;;
-paimon-java) make_paimon_java "$@" ;;
+java-worker) make_java_worker "$@" ;;
 jars) make_jars "$@" ;;
-*) fail "setup.sh knows venv, java, node, paimon-java, jars, postgresql, install-postgresql and install-maven, not $verb." ;;
+*) fail "setup.sh knows venv, java, node, java-worker, jars, postgresql, install-postgresql and install-maven, not $verb." ;;
 esac
