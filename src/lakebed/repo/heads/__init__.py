@@ -1,1 +1,1 @@
-"""What moves the head of a branch: writes, commits, merges, imports, compaction of what is staged."""
+"""Operations that change a branch: writes, commits, merges, imports, and the compaction of its staging area."""

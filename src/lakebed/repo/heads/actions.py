@@ -1,12 +1,15 @@
-"""Running actions: the webhooks that the files below ``_lakefs_actions/`` of a commit name.
+"""Run actions: call the webhooks that the files below ``_lakefs_actions/`` of a commit name.
 
-Owns: when they run, and the order. Which files count: of a commit and a merge those that it would hold; of a branch or
-tag that is made or deleted those of its commit. Invariants: a hook of an event before that fails, or a file that cannot
-be used, refuses the change, and nothing has changed; one of an event after is only recorded. A URL is reached by the
-rules of webhooks (`lakebed.repo.outside.outbound`). Hooks run outside every lock, and those before run again when the
-operation begins again; each time is a run of its own.
+Owns: when actions run, and in which order. For a commit or a merge, the files are those of the new commit. For a branch
+or tag that is created or deleted, they are those of its commit. Invariants:
 
-Nothing runs where `RepositoryOptions.run_actions` is not set, which only a server sets.
+- If a hook of a ``pre-`` event fails, or a file cannot be used, the change is refused and nothing has changed. A
+  failure of a ``post-`` event is only recorded.
+- A URL is reached by the rules of webhooks (`lakebed.repo.outside.outbound`).
+- Hooks run outside every lock. If an operation begins again, its ``pre-`` hooks run again, and each time is recorded as
+  a separate run.
+
+Nothing runs unless `RepositoryOptions.run_actions` is set, which a server does.
 """
 
 from __future__ import annotations
@@ -44,23 +47,23 @@ from lakebed.repo.references.refs import resolve_commit
 
 _LOG: Final = logger("repo")
 _TRIM_ONE_IN: Final = 16
-"""Of so many runs one trims: the limits are kept about, at a sixteenth of the cost."""
+"""One of this many runs deletes old runs: so the limits hold approximately, at a sixteenth of the cost."""
 
 HOOKS_MS_MAX: Final = 5 * 60_000
-"""What all hooks of one event may take together."""
+"""Most time that all hooks of one event may take together."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What happens, as hooks are told of it.
+    """An event, with the data that hooks get.
 
     Attributes:
-        state: what has the files of actions.
-        branch: where; of tags empty.
-        commit_id: the commit that is made, or that a branch or tag is about.
-        source: the reference that is merged, or that a branch begins at.
+        state: the metarange that has the files of actions.
+        branch: the branch of the event; empty for tags.
+        commit_id: the new commit, or the commit of the branch or tag.
+        source: the reference that is merged, or at which a branch begins.
     """
 
     event: ActionEvent
@@ -75,7 +78,7 @@ class Occasion:
 
 
 class EventBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a webhook gets, by the names that lakeFS gives it."""
+    """The body that a webhook gets, with lakeFS's names."""
 
     event_type: str
     event_time: str
@@ -93,7 +96,7 @@ class EventBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def run_before(context: RepositoryContext, occasion: Occasion) -> None:
-    """Run the actions of an event before.
+    """Run the actions of a ``pre-`` event.
 
     Raises:
         Rejected: kind ``hook_rejected``: a hook failed, or a file of actions cannot be used.
@@ -115,7 +118,7 @@ def run_before(context: RepositoryContext, occasion: Occasion) -> None:
 
 
 def run_after(context: RepositoryContext, occasion: Occasion) -> None:
-    """Run the actions of an event after. Never raises: what fails is recorded."""
+    """Run the actions of a ``post-`` event. Never raises a `LakebedError`: failures are recorded and logged."""
     if not context.options.run_actions:
         return
     try:
@@ -126,7 +129,11 @@ def run_after(context: RepositoryContext, occasion: Occasion) -> None:
 
 
 def _run(context: RepositoryContext, occasion: Occasion) -> tuple[str, ActionRun]:
-    """Run what concerns an event; without any hook nothing is recorded."""
+    """Run the actions of an event, and record the run. Without actions and unusable files, nothing is recorded.
+
+    Returns:
+        The id of the recorded run, or ``""``, and the run.
+    """
     actions, problems = _load_actions(context, occasion.state)
     concerned = [action for action in actions if action.concerns(occasion.event, occasion.branch)]
     run = ActionRun(occasion.event, occasion.branch, occasion.commit_id, context.now_ms())
@@ -150,7 +157,7 @@ def _run(context: RepositoryContext, occasion: Occasion) -> tuple[str, ActionRun
 
 
 def _load_actions(context: RepositoryContext, state: MetarangeRef) -> tuple[list[Action], list[tuple[str, str]]]:
-    """The actions of a state, and the files that cannot be used, with the reason."""
+    """Load the actions of a state. Also returns the files that cannot be used, each with the reason."""
     actions: list[Action] = []
     problems: list[tuple[str, str]] = []
     for path, entry in _files(context, state):
@@ -168,7 +175,7 @@ def _load_actions(context: RepositoryContext, state: MetarangeRef) -> tuple[list
 
 
 def _files(context: RepositoryContext, state: MetarangeRef) -> list[tuple[str, Entry]]:
-    """Paths and entries of the files of actions, in order: all that are there, whatever their names, as in lakeFS."""
+    """Paths and entries of the files of actions, in order: all files below the prefix, with any name, as in lakeFS."""
     begin, end = prefix_range(ACTIONS_PREFIX.encode())
     files: list[tuple[str, Entry]] = []
     for batch in context.committed.open(state).rows(begin, end):
@@ -184,7 +191,7 @@ def _files(context: RepositoryContext, state: MetarangeRef) -> list[tuple[str, E
 
 
 def _run_hooks(context: RepositoryContext, occasion: Occasion, action: Action, *, end_ms: int) -> list[HookRun]:
-    """The hooks of an action, one after the other."""
+    """Run the hooks of an action, one after the other."""
     runs: list[HookRun] = []
     for hook in action.hooks:
         has_failed = any(not run.passed for run in runs)
@@ -260,7 +267,7 @@ def _around(context: RepositoryContext, occasion: Occasion, after: ActionEvent, 
 def create_branch(
     context: RepositoryContext, name: str, *, source: str, hidden: bool = False, committer: str = ""
 ) -> Branch:
-    """As `lakebed.repo.references.branches.create_branch`, with actions. Raises `Rejected` too."""
+    """As `lakebed.repo.references.branches.create_branch`, with actions. Also raises `Rejected`."""
 
     def create(at: str) -> Branch:
         return branches.create_branch(context, name, source=at, hidden=hidden, committer=committer)
@@ -268,16 +275,16 @@ def create_branch(
     if not context.options.run_actions or parse_reference(source).mode == "$":
         return create(source)
     commit_id, commit = resolve_commit(context, source)
-    tags.refuse_expired(context, commit_id)  # whose files of actions may be gone
+    tags.refuse_expired(context, commit_id)  # the files of actions of an expired commit may be gone
     occasion = Occasion("pre-create-branch", commit.metarange, name, "", commit_id, source, committer=committer)
-    # At the commit that the hooks were asked about: the source may have moved since.
+    # Create it at the commit of which the hooks were told: the source may have moved since.
     return _around(context, occasion, "post-create-branch", lambda: create(commit_id))
 
 
 def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
-    """As `lakebed.repo.references.branches.undelete_branch`, with the actions after a creation.
+    """As `lakebed.repo.references.branches.undelete_branch`, with the ``post-`` actions of a creation.
 
-    What was there before a deletion comes back: nothing is asked before.
+    There are no ``pre-`` actions, because the branch existed before.
     """
     branch = branches.undelete_branch(context, name, committer=committer)
     if context.options.run_actions:
@@ -290,7 +297,7 @@ def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "
 
 
 def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
-    """As `lakebed.repo.references.branches.delete_branch`, with actions. Raises `Rejected` too."""
+    """As `lakebed.repo.references.branches.delete_branch`, with actions. Also raises `Rejected`."""
 
     def delete(head: str | None) -> Branch:
         return branches.delete_branch(context, name, committer=committer, head=head)
@@ -301,10 +308,10 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
 def around_branch_deletion(
     context: RepositoryContext, name: str, delete: Callable[[str | None], T], *, committer: str
 ) -> T:
-    """Delete a branch, with actions. Raises `Rejected` too.
+    """Delete a branch, with actions. Raises the errors of `delete`, and `Rejected`.
 
     Args:
-        delete: deletes the branch if its head is this commit, else it raises `Conflict`; None: wherever it is.
+        delete: deletes the branch if its head is the given commit, and raises `Conflict` if it is not; None: any head.
     """
     if not context.options.run_actions:
         return delete(None)
@@ -320,7 +327,12 @@ def around_branch_deletion(
 def _delete_as_asked(
     context: RepositoryContext, look: Callable[[], Occasion], delete: Callable[[str], T], *, after: ActionEvent
 ) -> T:
-    """Delete what the hooks before were asked about: they are asked again about what has become another one since."""
+    """Delete exactly the commit's branch or tag of which the ``pre-`` hooks were told. If it moved, run them again.
+
+    Args:
+        look: returns the event for the branch or tag as it is now.
+        delete: deletes it if it is at the given commit, else raises `Conflict`.
+    """
     tries = 0
     while True:
         tries += 1
@@ -339,7 +351,7 @@ def _delete_as_asked(
 def create_tag(
     context: RepositoryContext, name: str, *, commit_id: str, owner: str = "", lifetime_ms: int | None = None
 ) -> Tag:
-    """As `lakebed.repo.references.tags.create_tag`, with actions. Raises `Rejected` too."""
+    """As `lakebed.repo.references.tags.create_tag`, with actions. Also raises `Rejected`."""
 
     def create() -> Tag:
         return tags.create_tag(context, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms)
@@ -353,7 +365,7 @@ def create_tag(
 
 
 def delete_tag(context: RepositoryContext, name: str, *, committer: str = "") -> Tag:
-    """As `lakebed.repo.references.tags.delete_tag`, with actions. Raises `Rejected` too."""
+    """As `lakebed.repo.references.tags.delete_tag`, with actions. Also raises `Rejected`."""
     if not context.options.run_actions:
         return tags.delete_tag(context, name)
 

@@ -1,7 +1,7 @@
-"""Blame: which commit a path's entry comes from.
+"""Blame: find the commit from which a path's entry comes.
 
-Owns: the walk. Invariants: a path is followed into the first parent that has the same entry, by identity; the commit
-where no parent has it is the answer, so a merge is blamed only for what it decided itself.
+Owns: the walk. Invariants: a path is followed to the first parent that has the same entry, by identity. The answer is
+the commit of which no parent has the entry. So a merge is blamed only for entries that it decided itself.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.references.refs import resolve_commit
 
 _SKIPPED_KEYS_MAX: Final = 64
-"""Paths of which the index is asked one by one; of more, the walk looks at every commit once for all."""
+"""Most paths for which the index is used, path by path. With more, the walk reads every commit once for all paths."""
 
 
 def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, CommitWithId]:
-    """For each path the commit that made it what it is at a reference.
-
-    What is staged does not matter.
+    """Find for each path the commit that made it what it is at a reference. Staged changes do not count.
 
     Returns:
-        By path, in the order asked.
+        Commits by path, in the order of `paths`.
 
     Raises:
         NotFound: kind ``path_not_found``: a path is not in the commit; ``reference_not_found``.
         InvalidRequest: kind ``invalid_path``, ``invalid_reference``.
         Corruption: a record or range is damaged.
-    Cost: for each commit back to the oldest answer 1 read of the key-value store, its metarange, the parents', and of
-    their ranges those that differ between the smallest path and the largest. Of up to 64 paths indexed commits that
-    have certainly not changed them cost 0.1 us each instead.
+    Cost: for each commit back to the oldest answer, 1 read of the key-value store, its metarange, those of its parents,
+    and their ranges that differ between the smallest and the largest path. For up to 64 paths, an indexed commit that
+    has certainly not changed them costs 0.1 us instead.
     """
     keys = {check_path(path): path for path in paths}
     commits: dict[bytes, CommitWithId] = {}
@@ -56,7 +54,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
         queue: list[tuple[int, str]] = []
 
         def follow(id: str, some: Iterable[bytes], commit: Commit | None = None) -> None:
-            """Look at paths in a commit, or in the first before it that may have changed them."""
+            """Queue paths at a commit, or at its nearest ancestor that may have changed them."""
             for key in some:
                 target = skip.target(id, key)
                 if target not in known:
@@ -68,7 +66,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
 
         follow(start, keys, head)
         while queue:
-            _, id = heapq.heappop(queue)  # by falling generation: all that leads to it was met before
+            _, id = heapq.heappop(queue)  # by falling generation, so all its descendants were handled before
             commit, keys_left = known.pop(id), pending.pop(id)
             for parent_id in commit.parents:
                 if not keys_left:
@@ -82,7 +80,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
 
 
 class _Skip:
-    """Where to look for a path next, by the index of the history."""
+    """Skips commits that have certainly not changed a path, with the index of the history."""
 
     def __init__(
         self, context: RepositoryContext, start: str, keys: Collection[bytes], *, snapshot: KeyValueSnapshot
@@ -93,7 +91,11 @@ class _Skip:
             self._may_change = {key: self._graph.may_change(key).tobytes() for key in keys}
 
     def target(self, id: str, key: bytes) -> str:
-        """The commit, or the first along first parents that may have changed a path which the commit has."""
+        """The next commit to examine for a path: this one, or the first along first parents that may have changed it.
+
+        Args:
+            id: a commit that has the path.
+        """
         graph = self._graph
         position = None if graph is None else graph.find(id)
         if graph is None or position is None:
@@ -121,7 +123,7 @@ def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict
 def _find_changed(
     context: RepositoryContext, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]
 ) -> set[bytes]:
-    """Which of some paths differ between two metaranges."""
+    """The given paths that differ between two metaranges."""
     if before.id == after.id:
         return set()
     key_array = pa.array(sorted(keys), pa.binary())

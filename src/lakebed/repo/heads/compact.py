@@ -1,12 +1,14 @@
-"""Staging compaction: what is staged on a branch becomes its compacted metarange.
+"""Staging compaction: apply the staged rows of a branch to its compacted metarange.
 
-So reads stay as fast as those of a commit, however much was staged, deleted or sealed. Owns: the compactor
-(`compact_once`), the sensor, which looks at the counts for branches that want it (`lakebed.repo.records.counters`), the
-step that runs it there (`run_compactor_once`), and the metrics. Invariants: no read changes; exactly the tokens that
-were applied are dropped; when the branch moved in any other way than by gaining tokens, the compactor gives up, and
-nothing but collectable ranges is left behind; two compactions of a branch begin no closer than the cooldown, whichever
-process asks; a branch that this process has not counted since its start is counted once, from the store, and no further
-than to the threshold. A compacted metarange that equals the head is not kept.
+This keeps reads as fast as those of a commit, however many rows were staged, deleted or sealed. Owns: the compactor
+(`compact_once`), the search for branches that need it by their counts (`lakebed.repo.records.counters`), the step that
+compacts these branches (`run_compactor_once`), and the metrics. Invariants:
+
+- A compaction changes no read. It drops exactly the tokens that it has applied.
+- If the branch moved other than by gaining tokens, the compactor gives up, and leaves only collectable ranges.
+- Two compactions of a branch begin at least the cooldown apart, in any processes.
+- A branch that this process has not counted since its start is counted once, from the store, up to the threshold.
+- A compacted metarange that equals the head is not kept.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ from lakebed.repo.records.records import read_records
 from lakebed.repo.staging.changes import changes_of
 
 SHOWN_BRANCHES_MAX: Final = 100
-"""Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
-branches, and a label for each would have no bound."""
+"""Most branches of a repository that have gauges: those with the most staged rows. A limit is needed because there may
+be any number of branches."""
 
 DURATION: Final = default_registry.histogram(
     "lakebed_repo_compaction_seconds",
@@ -68,22 +70,22 @@ GAUGES: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What became of one compaction."""
+    """The result of one compaction."""
 
     branch: str
     outcome: Literal["published", "idle", "gave_up"]
-    """``idle``: nothing was staged, or another one began within the cooldown. ``gave_up``: the branch moved."""
+    """``idle``: nothing was staged, or another compaction began within the cooldown. ``gave_up``: the branch moved."""
     entry_count: int = 0
     """Staged entries that were applied."""
     tombstone_count: int = 0
-    """Staged tombstones that were."""
+    """Staged tombstones that were applied."""
 
 
 def compact_once(context: RepositoryContext, branch: str, *, force: bool = False) -> Compaction:
-    """Apply what is staged on a branch to its compacted metarange, or its head's, and publish that.
+    """Apply the staged rows of a branch to its compacted metarange, or to its head's, and publish the result.
 
     Args:
-        force: also within the cooldown.
+        force: compact even within the cooldown.
 
     Raises:
         NotFound: ``branch_not_found``.
@@ -115,7 +117,7 @@ def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Co
 
 
 def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
-    """What the sealed tokens make of the layers below them; how many entries and tombstones they hold."""
+    """Apply the sealed tokens to the layers below. Returns the result, and the tokens' entry and tombstone counts."""
     counts = [0, 0]
     with open_sealed_rows(context, sealed) as snapshot:
         changes = changes_of(context, snapshot, sealed.record.sealed)
@@ -133,18 +135,18 @@ def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeR
 
 
 def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
-    """Compact every branch of a repository that wants it; the step of the background.
+    """Compact every branch of a repository that needs it; a step of the background.
 
-    A branch whose head is being moved waits for the next step: a commit applies what is staged itself.
-    A branch that fails, because it was deleted or its store does not answer, does not keep the others waiting; it is
-    tried again with the next step.
+    A branch whose head is being moved waits for the next step, because a commit applies the staged rows itself. If a
+    branch fails, because it was deleted or its store does not answer, the others are compacted, and the next step tries
+    it again.
 
     Returns:
-        What became of those that were tried; in a read-only repository none is.
+        The results for the branches that were tried; none in a read-only repository.
 
     Raises:
-        What the first branch that failed raised, after all others were tried.
-    Cost: 1 scan of the branches' records, and a compaction for each that wants one and is not cooling down.
+        The first error, after all branches were tried.
+    Cost: 1 scan of the branches' records, and a compaction for each branch that needs one and is not cooling down.
     """
     if context.record.read_only:
         return []
@@ -166,11 +168,11 @@ def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
 
 
 _shown: dict[str, set[str]] = {}
-"""By repository, the branches that have gauges; as the metrics, it is the process's."""
+"""The branches that have gauges, by repository. Global, as the metrics are."""
 
 
 def show_counts(context: RepositoryContext) -> None:
-    """Set the gauges of the branches with the most staged, and remove those of all others."""
+    """Set the gauges of the branches with the most staged rows, and remove those of all others."""
     pairs = context.counters.all_counts().items()
     most = nlargest(
         SHOWN_BRANCHES_MAX,
@@ -189,15 +191,15 @@ def show_counts(context: RepositoryContext) -> None:
 
 
 COUNTED_BRANCHES_MAX: Final = 64
-"""Branches that one look counts from the store; the others wait for the next."""
+"""Most branches that one search counts from the store; others wait for the next search."""
 
 
 def count_branch(
     context: RepositoryContext, branch: str, record: Branch, *, snapshot: KeyValueSnapshot
 ) -> BranchCounts:
-    """Count a branch from the store, as far as it matters: up to the threshold of a compaction.
+    """Count the staged rows of a branch from the store, up to the threshold of a compaction.
 
-    Cost: 1 scan of at most `RepositoryOptions.compaction_staged_min` rows; nothing when it was counted before.
+    Cost: 1 scan of at most `RepositoryOptions.compaction_staged_min` rows; none if it was counted before.
     """
     known_counts = context.counters.counts(branch)
     if known_counts is not None:
@@ -214,9 +216,10 @@ def count_branch(
 
 
 def find_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
-    """The branches that want to be compacted, each with the reason (`BranchCounts.why`).
+    """Find the branches that need a compaction, each with the reason (`BranchCounts.why`).
 
-    Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.
+    Cost: 1 scan of the branches' records. Also counts branches that were not counted since the start of the process, up
+    to `COUNTED_BRANCHES_MAX` a call.
     """
     due_branches = []
     new_count = 0

@@ -1,11 +1,13 @@
-"""Imports: objects of another place become entries of a branch, in one commit, without a copy of their bytes.
+"""Imports: objects of another place become entries of a branch, in one commit, without copying their bytes.
 
-Owns: the record of an import (``imports/<id>``), and its steps: a verb records what is asked
-(`lakebed.repo.verbs.imports`), `run_import` lists, applies and publishes, `import_status` reads the record,
-`cancel_import` stops it. Invariants: an import is done when its record says so, and that is written in the same change
-as the commit, so it happens once, however often and by whichever process it is run; a cancelled one never moves the
-branch. Imported objects are named by URL, belong to others, and are never deleted. Credentials are never stored: the
-caller of `run_import` gives them.
+Owns: the record of an import (``imports/<id>``), and its steps. A verb records the request
+(`lakebed.repo.verbs.imports`), `run_import` lists, applies and publishes, `import_status` reads the record, and
+`cancel_import` stops the import. Invariants:
+
+- An import's record becomes completed in the same change that moves the branch. So the import takes effect once,
+  however often and in however many processes it runs. A cancelled import never moves the branch.
+- Imported objects are named by URL, belong to others, and are never deleted.
+- Credentials are never stored: the caller of `run_import` passes them.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from lakebed.repo.records.records import decode_record, encode_record, read_reco
 
 SOURCE_COUNT_MAX: Final = 10_000
 KEPT_DAYS: Final = 7
-"""How long an import can be asked about after it has ended; one that runs writes its record again all the time."""
+"""How long the record of an import is kept after its last change. A running import changes its record regularly."""
 _BATCH_ROW_COUNT: Final = 16_384
 _PROGRESS_ROW_COUNT: Final = 100_000
-"""Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
+"""Rows between two reports of progress, which also check if the import was cancelled. Each is a durable write."""
 
 
 class ImportSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,13 +68,13 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     updated_at_ms: int
     state: Literal["running", "completed", "failed", "cancelled"] = "running"
     ingested_count: int = 0
-    """Objects so far."""
+    """Objects listed so far."""
     commit_id: str | None = None
-    """The commit, once it is completed; when the branch had everything already, the one at its head."""
+    """The commit, once the import is completed; the head if the branch had all objects already."""
     error: str | None = None
     """Why it failed."""
     force: bool = False
-    """It was asked for although the repository is read-only."""
+    """Import even though the repository is read-only."""
 
 
 def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -> None:
@@ -93,36 +95,36 @@ def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -
         else:
             _refuse_own(context, source.url)
             context.foreign.folder(source.url)
-            # Some name below it must be possible, or the import would fail later, behind its reply.
+            # Some name below it must be valid, or the import would fail later, after the reply.
             check_path(_folder(source.destination) + "-", writing=True)
 
 
 def import_status(context: RepositoryContext, id: str, *, branch: str | None = None) -> Import:
-    """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store.
+    """Load the record of an import. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store.
 
     Args:
-        branch: only an import into this one; None: into any.
+        branch: only an import into this branch; None: into any.
     """
     return _load_into(context, id, branch=branch)[0]
 
 
 def list_unfinished_imports(context: RepositoryContext) -> list[Import]:
-    """Imports that are running, or were when their process ended: run them again. Cost: 1 scan."""
+    """List imports that are running, or were running when their process ended; run those again. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
         records = read_records(snapshot, context.keys.import_record(), Import)
         return [record for _, record in records if record.state == "running"]
 
 
 def cancel_import(context: RepositoryContext, id: str, *, branch: str | None = None) -> Import:
-    """Stop an import; the branch stays as it is.
+    """Cancel an import; the branch does not change.
 
     Args:
-        branch: as of `import_status`.
+        branch: as in `import_status`.
 
     Raises:
         NotFound: ``import_not_found``.
-        Conflict: ``import_ended``: it has completed, failed or was cancelled already.
-    Cost: 1 durable write of the key-value store, more while it runs.
+        Conflict: ``import_ended``: it has already completed, failed or been cancelled.
+    Cost: 1 durable write of the key-value store; more if the running import changes its record at the same time.
     """
     for _ in range(context.options.publish_tries_max):
         record, raw = _load_into(context, id, branch=branch)
@@ -137,10 +139,10 @@ def cancel_import(context: RepositoryContext, id: str, *, branch: str | None = N
 
 
 def trim_imports(context: RepositoryContext) -> int:
-    """Remove the records of imports that nothing has happened to for `KEPT_DAYS`, ended or left behind.
+    """Delete the records of imports that did not change for `KEPT_DAYS`, ended or abandoned.
 
     Returns:
-        How many went; at most 10,000 a call.
+        The number of deleted records, at most 10,000 a call.
     Cost: that of `RepositoryContext.trim_old`.
     """
     return context.trim_old(
@@ -151,7 +153,7 @@ def trim_imports(context: RepositoryContext) -> int:
 
 
 def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
-    """Do an import, or do it again after a crash. Of two that run at once one completes it.
+    """Run an import, or repeat it after a crash. If two processes run it at once, one completes it.
 
     Args:
         storage_options: settings and credentials of the stores to import from; None: those of
@@ -161,8 +163,8 @@ def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[
         Its record: completed, or as another process has ended it meanwhile.
 
     Raises:
-        Whatever went wrong, which is also in the record, then failed: `NotFound` (``source_not_found``),
-        `InvalidRequest` (``dirty_branch``), `Conflict` (``branch_moved``), `Rejected` (``hook_rejected``).
+        The error of the import, with which the record then says that it failed: `NotFound` (``source_not_found``),
+        `InvalidRequest` (``dirty_branch``), `Conflict` (``branch_moved``), `Rejected` (``hook_rejected``), or others.
     Cost: 1 LIST a 1000 objects, 1 HEAD a single object; reads and writes the ranges that change.
     """
     try:
@@ -170,7 +172,7 @@ def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[
     except LakebedError as error:
         record, raw = _load(context, id)
         if record.state != "running":
-            return record  # it was cancelled, or another run completed it: that is how it ended
+            return record  # it was cancelled, or another run ended it; that result counts
         _set(
             context,
             raw,
@@ -180,7 +182,7 @@ def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[
 
 
 class _NothingChanged(Exception):
-    """The branch has everything that is imported, as it is now: no commit is needed."""
+    """The branch already has all objects of the import, with the same addresses: no commit is needed."""
 
     def __init__(self, commit_id: str) -> None:
         super().__init__(commit_id)
@@ -188,7 +190,7 @@ class _NothingChanged(Exception):
 
 
 class _Run:
-    """One run of an import: what it reads, and how far it is."""
+    """One run of an import: its sources and its progress."""
 
     def __init__(self, context: RepositoryContext, id: str, storage_options: Mapping[str, str] | None) -> None:
         self._record, self._raw = _load(context, id)
@@ -207,7 +209,7 @@ class _Run:
         return self._done
 
     def _end(self, commit_id: str) -> Import:
-        """Write that it is completed by a commit that is there already."""
+        """Record that an existing commit completes the import."""
         ended_task = msgspec.structs.replace(
             self._record, state="completed", commit_id=commit_id, updated_at_ms=self._context.now_ms()
         )
@@ -219,7 +221,7 @@ class _Run:
         check_clean(context, sealed, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
         cleared = intervals_of((), [_folder(source.destination) for source in folders]) if record.replace else ()
-        # By value: the same bytes at another place have the same identity, and must be read from there.
+        # By value: an entry for the same bytes at another place has the same identity, and must replace the old one.
         changes = Changes(clears=cleared, rows=self._rows, by_value=True)
         application = apply_changes(context.committed, sealed.head.metarange, changes)
         if application.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
@@ -239,7 +241,7 @@ class _Run:
         return Move(new.id, commits=[new], puts=[(key, encode_record(self._done))], expected={key: self._raw})
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """What the sources hold, as rows; the record follows."""
+        """Iterate over the objects of the sources as rows, and record the progress."""
         self._go_on(0)
         count = reported_count = 0
         sources = self._record.sources
@@ -254,7 +256,7 @@ class _Run:
         self._go_on(count)
 
     def _go_on(self, count: int) -> None:
-        """Write how far it is. Raises `Conflict` when the import has ended meanwhile."""
+        """Record the progress. Raises `Conflict` if the import has ended meanwhile."""
         context = self._context
         for _ in range(context.options.publish_tries_max):
             after = msgspec.structs.replace(self._record, ingested_count=count, updated_at_ms=context.now_ms())
@@ -278,7 +280,7 @@ class _Run:
             yield rows_of(*zip(*sorted(rows.items()), strict=True))
 
     def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
-        """The objects of a folder, in the order of their paths, which is that of the listing."""
+        """Iterate over the objects of a folder as rows, in the order of paths, which is that of the listing."""
         store = self._open(real_url(self._context.foreign.folder(source.url)))
         objects: Iterable[ObjectMeta] = store.list()
         destination = _folder(source.destination)
@@ -291,21 +293,22 @@ class _Run:
 
 
 def open_folder(context: RepositoryContext, url: StoreUrl, storage_options: Mapping[str, str] | None) -> ObjectStore:
-    """A folder that may be imported from, where it really is.
+    """Open a folder to import from.
 
     Args:
-        storage_options: as of `run_import`.
+        url: real URL of the folder, which must have been allowed.
+        storage_options: as in `run_import`.
     """
     environment = context.environment
     if url.scheme in ("file", "memory"):
-        return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
+        return open_store(str(url), environment=environment, create=False)  # a missing folder must not read as an empty one
     if storage_options is None:
         return context.foreign.store(url)
     return open_store(str(url), storage_options=storage_options, environment=environment)
 
 
 def _refuse_own(context: RepositoryContext, url: str) -> None:
-    """Raise when a source has objects of this repository: a collection would delete those."""
+    """Raise `InvalidRequest` if a source has this repository's own objects, which a collection may delete."""
     source, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
     own_folders = (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER, DERIVED_FOLDER)
     folders = [f"{root}/{folder}/" for folder in own_folders]
@@ -328,12 +331,12 @@ def _entry(root_url: str, meta: ObjectMeta) -> Entry:
 
 
 def _folder(destination: str) -> str:
-    """A destination as the beginning of paths."""
+    """A destination as a prefix of paths."""
     return destination if not destination or destination.endswith("/") else destination + "/"
 
 
 def _folder_and_name(url: str) -> tuple[str, str]:
-    """Where an object is, and its name there."""
+    """The URL of an object's folder, and the object's name in it."""
     location = parse_url(url)
     folder, _, name = str(location).rpartition("/")
     if not location.prefix or not name or url.endswith("/"):
@@ -344,7 +347,10 @@ def _folder_and_name(url: str) -> tuple[str, str]:
 
 
 def _load_into(context: RepositoryContext, id: str, *, branch: str | None) -> tuple[Import, bytes]:
-    """An import into a branch, if one is given: who may use that, may not use others by an id."""
+    """Load an import; with a branch, only an import into that branch.
+
+    Otherwise a caller that may use one branch could use imports into other branches by their ids.
+    """
     record, raw = _load(context, id)
     if branch not in (None, record.branch):
         raise _missing(context, id)

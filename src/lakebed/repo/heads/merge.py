@@ -1,7 +1,7 @@
-"""Three-way merges of committed states: what merges, reverts, cherry-picks and rebases have in common.
+"""Three-way merges of committed states: the common part of merges, reverts, cherry-picks and rebases.
 
-Invariants: a merge is decided path by path (a table inside a branch is one unit) from base, source and destination, by
-`lakebed.repo.committed.merge`.
+Invariants: `lakebed.repo.committed.merge` decides each path from base, source and destination; a table inside a branch
+is decided as one unit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakebed.repo.model.model import MetarangeRef
 from lakebed.repo.records.context import RepositoryContext
 
 CONFLICT_COUNT_SHOWN: Final = 5
-"""Paths that the sentence of a conflict lists; its fact ``paths`` has more."""
+"""Most paths that the error message of a conflict lists; its fact ``paths`` has more."""
 
 
 def merge_states(
@@ -27,15 +27,15 @@ def merge_states(
     what: str,
     prefix: str = "",
 ) -> MetarangeRef:
-    """What the destination becomes with the changes from base to source.
+    """Apply the changes from base to source to the destination, and return the result.
 
     Args:
-        prefix: only changes of paths that begin so.
+        prefix: only changes of paths that begin with it.
 
     Raises:
         Conflict: ``merge_conflict``.
-    Cost: nothing when the source changed nothing or, without a prefix, the destination did not; else it reads where at
-    least two of the three differ, and writes what changes.
+    Cost: none if the source changed nothing, or, without a prefix, if the destination changed nothing. Else reads the
+    ranges in which at least two of the three differ, and writes those that change.
     """
     outcome = merge_metaranges(
         context.committed,

@@ -1,16 +1,17 @@
-"""Uploads in parts: begun, parts put in any order, then completed or aborted.
+"""Uploads in parts: an upload is begun, its parts are put in any order, then it is completed or aborted.
 
-Owns: the records of uploads and of their parts, and the change that completes one. A part is an object of its own
-(``data/<ulid>``), durable before its record. Completing joins the parts into a new object and then, in one change of
-the key-value store, stages its entry, marks the upload completed and removes the records of its parts.
+Owns: the records of uploads and of their parts, and the change that completes an upload. A part is a separate object
+(``data/<ulid>``), durable before its record. A completion joins the parts into a new object; a single part is used as
+it is. Then one change of the key-value store stages the object's entry and marks the upload completed. The records of
+the parts are deleted after that.
 
 Invariants:
-- Every change of an upload expects its record as it was read: of a completion and an abort one wins, and a part that
-  comes after either is refused.
-- A completion that is asked for again, because its reply was lost, answers as the first did, and changes nothing.
-- Parts are referred to by these records only, which a collection does not mark: parts of an upload that takes longer
-  than `CollectionOptions.grace` may go, and its completion then says which. Nothing is half read: the entry is staged
-  behind the last byte of the last part.
+- Every change of an upload expects its record as it was read. So either a completion or an abort wins, and a later part
+  is refused.
+- A repeated completion, after a lost reply, gives the same answer as the first, and changes nothing.
+- Only these records refer to parts, and a collection does not mark them. So if an upload takes longer than
+  `CollectionOptions.grace`, its parts may be deleted, and its completion then fails and says which. The entry is staged
+  only after the last byte of the last part was read, so no object is incomplete.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected
 
 PART_NUMBER_MAX: Final = 10_000
 PART_BYTES_MIN: Final = 5 << 20
-"""Smallest part but the last."""
+"""Smallest size of a part, except the last."""
 _KEYS_AT_ONCE: Final = 10_000
 _ENDED_MS: Final = DAY_MS
-"""How long a completed upload is remembered, for callers whose reply was lost."""
+"""How long the record of a completed upload is kept, for callers whose reply was lost."""
 _IDLE_MS: Final = 7 * DAY_MS
-"""How long an open upload may get no part."""
+"""How long an open upload is kept after its last part."""
 
 
 class Upload(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -59,7 +60,7 @@ class Upload(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     started_at_ms: int
     owner: str = ""
     completed: Entry | None = None
-    """What it became; None: it is open."""
+    """The entry of the completed upload; None: it is open."""
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,31 +69,31 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str
     size_bytes: int
     checksum: str
-    """MD5, hexadecimal."""
+    """MD5 of the bytes, hexadecimal."""
     modified_ms: int
 
 
 class WantedPart(msgspec.Struct, frozen=True):
-    """A part as a completion names it."""
+    """A part that a completion names."""
 
     number: int
     checksum: str
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """What a completion states of the whole object."""
+    """Facts about the whole object that a completion states."""
 
     size_bytes: int | None = None
     observe: Callable[[Buffer], None] | None = None
-    """Is called with all bytes of the object, in order, before the check of `complete_upload`."""
+    """Called with all bytes of the object, in order, before the `check` of `complete_upload`."""
     description: tuple[str, dict[str, str]] | None = None
-    """Type and metadata of the object, where they are given at the end; None: those of its beginning."""
+    """Content type and metadata of the object, if the completion gives them; None: those given to `begin_upload`."""
 
 
 def begin_upload(
     context: RepositoryContext, *, branch: str, path: str, content_type: str, metadata: dict[str, str], owner: str
 ) -> str:
-    """Begin an upload of an object; its id.
+    """Begin an upload of an object, and return the upload's id.
 
     Raises:
         NotFound: kind ``branch_not_found``.
@@ -110,10 +111,10 @@ def begin_upload(
 
 
 def load_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> tuple[Upload, bytes]:
-    """An upload's record, open or completed, and its bytes to compare it by.
+    """Load an upload's record, open or completed, and its bytes, which a conditional write compares.
 
     Raises:
-        NotFound: kind ``upload_not_found``: there is none of this id for this path.
+        NotFound: kind ``upload_not_found``: there is no upload with this id for this branch and path.
     """
     key = context.keys.upload(upload_id) if is_file_id(upload_id) else None
     raw = None if key is None else context.key_value.get(key)
@@ -125,7 +126,7 @@ def load_upload(context: RepositoryContext, upload_id: str, *, branch: str, path
 
 
 def open_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> tuple[Upload, bytes]:
-    """As `load_upload`, of one that is neither completed nor aborted."""
+    """As `load_upload`, only for an upload that is neither completed nor aborted."""
     upload, raw = load_upload(context, upload_id, branch=branch, path=path)
     if upload.completed is not None:
         raise _no_upload(upload_id)
@@ -140,7 +141,7 @@ def _no_upload(upload_id: str) -> NotFound:
 
 
 def put_part(context: RepositoryContext, upload_id: str, *, number: int, stored: Entry, expected: bytes) -> None:
-    """Record a part that is stored; one of the same number is replaced.
+    """Record a stored part. It replaces a part of the same number.
 
     Args:
         stored: from `lakebed.repo.objects.data.upload`.
@@ -163,7 +164,7 @@ def put_part(context: RepositoryContext, upload_id: str, *, number: int, stored:
 
 
 def list_parts(context: RepositoryContext, upload_id: str, *, after: int = 0) -> Iterator[tuple[int, Part]]:
-    """Numbers and parts of an upload, in order, lazily. Cost: 1 scan."""
+    """Iterate over numbers and parts of an upload, in order, lazily. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
         for name, part in read_records(
             snapshot, context.keys.parts(upload_id), Part, after=f"{after:05d}" if after else None
@@ -172,11 +173,11 @@ def list_parts(context: RepositoryContext, upload_id: str, *, after: int = 0) ->
 
 
 def list_uploads(context: RepositoryContext, *, branch: str | None, prefix: str) -> list[tuple[str, Upload]]:
-    """Ids and records of open uploads, ordered by branch and path, then by their beginning. Cost: 1 scan.
+    """List ids and records of open uploads, ordered by branch and path, then by their start. Cost: 1 scan.
 
     Args:
-        branch: the only one; None: all.
-        prefix: of the paths.
+        branch: only uploads to this branch; None: to all.
+        prefix: only uploads of paths with this prefix.
     """
     with context.key_value.snapshot() as snapshot:
         uploads = [
@@ -190,7 +191,7 @@ def list_uploads(context: RepositoryContext, *, branch: str | None, prefix: str)
 
 
 def abort_upload(context: RepositoryContext, upload_id: str, *, branch: str, path: str) -> None:
-    """Abort an upload; the bytes of its parts are collected later.
+    """Abort an upload. A collection deletes the bytes of its parts later.
 
     Raises:
         NotFound: kind ``upload_not_found``.
@@ -206,7 +207,7 @@ def abort_upload(context: RepositoryContext, upload_id: str, *, branch: str, pat
 
 
 def _remove_parts(context: RepositoryContext, upload_id: str) -> None:
-    """Remove the records of parts of an upload that takes no more of them."""
+    """Delete the records of parts of an upload that accepts no more parts."""
     while True:
         with context.key_value.snapshot() as snapshot:
             bounds = prefix_range(context.keys.parts(upload_id))
@@ -217,16 +218,16 @@ def _remove_parts(context: RepositoryContext, upload_id: str) -> None:
 
 
 def join_checksum(parts: Sequence[Part]) -> str:
-    """The checksum of an object made of parts, as S3 has it: the MD5 of their MD5s, and their number."""
+    """The checksum of an object that was joined from parts, as in S3: the MD5 of their MD5s, and their number."""
     digests = b"".join(bytes.fromhex(part.checksum) for part in parts)
     return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 def choose_parts(context: RepositoryContext, upload_id: str, wanted: Sequence[WantedPart]) -> list[Part]:
-    """The parts that a completion names.
+    """Load the parts that a completion names, and check them.
 
     Raises:
-        InvalidRequest: kind ``invalid_part``: one is missing, or has another checksum; ``invalid_part_order``;
+        InvalidRequest: kind ``invalid_part``: a part is missing, or has another checksum; ``invalid_part_order``;
             ``part_too_small``.
     """
     if not wanted:
@@ -263,22 +264,22 @@ def complete_upload(
     check: Callable[[], None] = lambda: None,
     stated: Stated | None = None,
 ) -> Entry:
-    """Make an object of the parts of an upload, and stage it.
+    """Join the parts of an upload to an object, and stage it.
 
     Args:
-        matches: whether what is visible at the path (None: nothing) may be replaced; None: whatever it is.
-        check: called when the bytes are joined, before anything refers to them; what it raises ends the call.
-        stated: None: the caller says nothing of the whole object.
+        matches: returns whether the entry visible at the path (None: no entry) may be replaced; None: it always may.
+        check: called after the bytes are joined, and before anything refers to them. Its errors end the call.
+        stated: facts about the whole object; None: the caller states none.
 
     Returns:
-        Its entry; of a repeated call the same.
+        The object's entry; a repeated call returns the same.
 
     Raises:
-        NotFound: kind ``upload_not_found``; ``object_gone``: parts are so old that a collection took them.
+        NotFound: kind ``upload_not_found``; ``object_gone``: parts are so old that a collection deleted them.
         InvalidRequest: as `choose_parts`, and as `lakebed.repo.heads.write.stage`; kind ``size_differs``.
         AlreadyExists: kind ``path_exists``: `matches` refused.
         Conflict: kind ``branch_moved``, ``upload_expired``.
-        OutcomeUnknown: ask again.
+        OutcomeUnknown: complete it again.
     Cost: 1 GET a chunk of each part and the PUTs of the whole; 1 scan, 1 write of the key-value store.
     """
     upload, raw = load_upload(context, upload_id, branch=branch, path=path)
@@ -288,7 +289,7 @@ def complete_upload(
     try:
         parts = choose_parts(context, upload_id, wanted)
     except InvalidRequest:
-        # Parts go with an upload that was aborted or completed meanwhile.
+        # If the upload was aborted or completed meanwhile, the records of its parts were deleted.
         upload, _ = load_upload(context, upload_id, branch=branch, path=path)
         if upload.completed is not None:
             return upload.completed
@@ -311,7 +312,7 @@ def complete_upload(
 def _join(
     context: RepositoryContext, upload: Upload, parts: Sequence[Part], *, observe: Callable[[Buffer], None] | None
 ) -> Entry:
-    """The object of some parts: a single one as it is, several one behind the other under a new address."""
+    """Join parts to an object. A single part is used as it is; several are written to a new address."""
     size_bytes = sum(part.size_bytes for part in parts)
     address = parts[0].address
 
@@ -366,7 +367,7 @@ def _publish(
             check_only_unexpected(error)
             upload_now, _ = load_upload(context, upload_id, branch=upload.branch, path=upload.path)
             if upload_now.completed is not None:
-                return upload_now.completed  # another call of the same completion was faster
+                return upload_now.completed  # a concurrent call has completed it
             continue
         context.counters.count(upload.branch, precondition.record.staging.id, entries=1)
         _remove_parts(context, upload_id)
@@ -374,12 +375,12 @@ def _publish(
 
 
 def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> int:
-    """Remove the records of uploads that ended a day ago, or got no part for a week; their number.
+    """Delete the records of uploads that were completed a day ago, or got no part for a week. Returns their number.
 
     Args:
-        now_ms: None: the present time, by our clock and by the store's.
+        now_ms: the present time; None: the earlier of this process's clock and the store's.
 
-    Cost: 1 scan, and 1 scan and 2 writes for each.
+    Cost: 1 scan, and 1 scan and 2 writes for each upload.
     """
     is_given = now_ms is not None
     now_ms = context.now_ms() if now_ms is None else now_ms
@@ -401,7 +402,7 @@ def trim_uploads(context: RepositoryContext, *, now_ms: int | None = None) -> in
         try:
             context.key_value.set_if(context.keys.upload(name), None, expected=raw)
         except Conflict:
-            continue  # it was completed or aborted at this moment
+            continue  # it was completed or aborted meanwhile
         _remove_parts(context, name)
         removed_count += 1
     return removed_count

@@ -1,11 +1,11 @@
-"""Several small objects, each for itself, put on a branch with the syncs and the write of one.
+"""Put several independent small objects on a branch, with the syncs and the write of one object.
 
-Owns: the order in which that is right. All bytes are put, then synced together, then named by one write of rows: a row
-never refers to bytes that are not durable. The rows are written together or not at all; when they cannot be, because of
-one of them or because the branch moved, each is staged alone and has an outcome of its own.
+Owns: the order of the steps. All bytes are put, then synced together, then one write stages all rows: a row never
+refers to bytes that are not durable. The rows are written together or not at all. If that fails because of one row, or
+because the branch moved, each row is staged alone and has its own outcome.
 
-Invariant: an upload is acknowledged only as `lakebed.repo.heads.write.stage` acknowledges it. After an unclear write no
-row is written a second time: another process may have replaced it meanwhile.
+Invariant: an upload is acknowledged under the same conditions as by `lakebed.repo.heads.write.stage`. After a write
+with unknown outcome, no row is written a second time, because another process may have replaced it meanwhile.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lakebed.repo.records.context import RepositoryContext
 
 @dataclass(frozen=True, slots=True)
 class SmallUpload:
-    """An object to be written, whatever is at its path.
+    """An object to be written, unconditionally.
 
     Attributes:
-        read: its bytes; may raise a `LakebedError`, which is its outcome.
+        read: returns its bytes. A `LakebedError` that it raises is the upload's outcome.
     """
 
     path: str
@@ -37,13 +37,13 @@ class SmallUpload:
 
 
 def upload_many(context: RepositoryContext, branch: str, uploads: Sequence[SmallUpload]) -> list[Entry | LakebedError]:
-    """Store objects and stage them, in this order: of a path that repeats the last stays.
+    """Store objects and stage them, in this order: if a path repeats, its last object stays.
 
     Returns:
-        What became of each: its entry, or the error that it has, of `data.upload` or `stage`.
+        The outcome of each upload: its entry, or its error, of `data.upload` or `stage`.
 
     Raises:
-        Unavailable, OutcomeUnknown, Fenced: of all of them.
+        Unavailable, OutcomeUnknown, Fenced: the error concerns all uploads.
     Cost: 1 PUT an object, 1 sync of all of them, and 1 write of the key-value store.
     """
     bodies: list[tuple[Buffer, str, dict[str, str]]] = []
@@ -67,7 +67,7 @@ def _stage_each(
     if len(pairs) > 1:
         try:
             stage_many(context, branch=branch, entries=pairs)
-        except (InvalidRequest, NotFound, Conflict):  # nothing was written; whose fault it was is not known
+        except (InvalidRequest, NotFound, Conflict):  # nothing was written, and it is unknown which row caused it
             pass
         else:
             return [entry for _, entry in pairs]
