@@ -58,9 +58,9 @@ __all__ = [
     "Webhook",
     "open_all",
 ]
-"""Without `open`: ``from lakebed.repo import *`` must leave the built-in one in place."""
+"""Without `open`: ``from lakebed.repo import *`` must not replace the built-in function."""
 
-if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+if not TYPE_CHECKING:  # a type checker would accept every name
     __getattr__, __dir__ = on_first_use(
         __name__,
         {

@@ -1,8 +1,8 @@
 """`Branch`: a reference that can be written to.
 
-Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged, and a write
-that is known to be refused is refused before they are uploaded; what a call acknowledged is visible to every later call
-until it is overwritten, committed or reset.
+Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged. If a write
+can be refused before its bytes are uploaded, it is. An acknowledged write is visible to every later call until it is
+overwritten, committed or reset.
 """
 
 from __future__ import annotations
@@ -527,7 +527,7 @@ class Branch(Reference):
 
 
 def chunks_of(content: Content) -> Buffer | Iterable[Buffer]:
-    """A file's chunks; all else as it is. Raises `InvalidRequest` for what has no bytes."""
+    """The chunks of a file; other contents unchanged. Raises `InvalidRequest` for anything that has no bytes."""
     if isinstance(content, bytes | bytearray | memoryview):
         return content
     if hasattr(content, "read"):

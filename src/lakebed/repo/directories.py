@@ -1,13 +1,13 @@
-"""A local directory and a prefix of a repository, copied one onto the other.
+"""Copy a local directory to a prefix of a repository, or a prefix to a directory.
 
-Owns: `upload_directory` and `download_directory`, for repositories of a store and of a server alike.
+Owns: `upload_directory` and `download_directory`, for repositories of this process and of a server.
 
 Invariants:
-- An upload appears on the branch in one change, when all bytes are there; deletions follow in a second one.
+- An upload appears on the branch in one change, after all bytes are stored. Deletions follow in a second change.
 - A downloaded file appears whole or not at all. Nothing is written or deleted outside of the directory, whatever the
   paths of the objects are and wherever links in the directory lead.
-- What is equal on both sides, by size and MD5, is not copied.
-- A download of a prefix that has no object fails, so that a mistyped one does not empty the directory.
+- A file that is equal on both sides, by size and MD5, is not copied.
+- A download of a prefix without objects fails, so that a mistyped prefix does not empty the directory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ProgressCall = Callable[["CopyProgress"], None]
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far a copy is, in bytes looked at."""
+    """The progress of a copy, in bytes compared or copied."""
 
     done_count: int
     total_count: int
@@ -42,17 +42,17 @@ class CopyProgress:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied, or in a dry run would be."""
+    """The files that were copied, or in a dry run would be."""
 
     copied: tuple[str, ...]
     """Paths relative to the directory and the prefix, sorted."""
     copied_bytes: int
     unchanged_count: int
     deleted: tuple[str, ...]
-    """Of the side that was written to; only when deletions were asked for."""
+    """Deleted paths of the side that was written to; only if deletions were requested."""
     dry_run: bool
     skipped: tuple[str, ...] = ()
-    """What is neither a file nor a directory, and links to directories."""
+    """Paths that are neither files nor directories, and links to directories."""
 
     def __repr__(self) -> str:
         return (
@@ -63,7 +63,7 @@ class CopyReport:
 
 @dataclass(slots=True)
 class _Local:
-    """Files of a directory: sizes by relative path with slashes."""
+    """The files of a directory: sizes by relative path, with slashes."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
@@ -83,9 +83,9 @@ def upload_directory(
     Args:
         branch: a branch of a repository, opened here or through a server.
         directory: links to files are followed, links to directories are not.
-        prefix: where the files appear, as a folder: ``raw`` and ``raw/`` mean the same.
+        prefix: the folder in which the files appear: ``raw`` and ``raw/`` mean the same.
         delete: also delete objects below the prefix that the directory does not have, in a second change.
-        dry_run: only say what would be copied and deleted.
+        dry_run: only report what would be copied and deleted.
 
     Raises:
         NotFound: there is no such directory.
@@ -101,7 +101,7 @@ def upload_directory(
     remote = {line.path.removeprefix(folder): line.entry for line in branch.list(folder)}
 
     def copy(path: str) -> Entry | None:
-        """The entry of a file that differs, its bytes stored unless this is a dry run; None: nothing differs."""
+        """Store the bytes of a file that differs, unless this is a dry run. Returns its entry; None: it is equal."""
         file = root / path
         before = remote.get(path)
         if before is not None and before.size_bytes == local.sizes[path] and _digest(file) == before.checksum:
@@ -138,18 +138,18 @@ def download_directory(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> CopyReport:
-    """Copy every object below a prefix into a directory, which is made when it is not there.
+    """Copy every object below a prefix into a directory, which is created if it is missing.
 
     Args:
-        reference: a branch (with what is uncommitted), tag or commit, opened here or through a server.
-        directory: files that are there are replaced when they differ, and so are links to files: what a link leads to
-            is read, to compare it, and never written.
-        prefix: as a folder: ``raw`` and ``raw/`` mean the same.
+        reference: a branch (with its uncommitted changes), tag or commit, opened here or through a server.
+        directory: existing files, and links to files, are replaced if they differ. The target of a link is read, to
+            compare it, and never written.
+        prefix: a folder: ``raw`` and ``raw/`` mean the same.
         delete: also delete files of the directory that are not below the prefix.
-        dry_run: only say what would be copied and deleted.
+        dry_run: only report what would be copied and deleted.
 
     Raises:
-        NotFound: kind ``prefix_not_found``: a prefix was given, and no object is below it.
+        NotFound: kind ``prefix_not_found``: a prefix is given, and there is no object below it.
         InvalidRequest: kind ``not_a_file_name``: a path that no file below the directory can have.
         Conflict: kind ``changed_meanwhile``: an object of a branch was replaced during the copy; run it again.
     Cost: one listing; each object that differs is read once, and each file of the same size.
@@ -194,7 +194,7 @@ def _folder(prefix: str) -> str:
 def _each(
     function: Callable[[str], Any], sizes: dict[str, int], progress: ProgressCall | None
 ) -> Iterator[tuple[str, Any]]:
-    """Call a function for each path, some at once; results in order. After an error no further call begins."""
+    """Call a function for each path, several at once. Results come in order. After an error no further call begins."""
     pool = Environment().runtime.pool(_COPIES_AT_ONCE)
     total, done_bytes = sum(sizes.values()), 0
     is_over = False
@@ -237,7 +237,7 @@ def _digest(file: Path) -> str:
 
 
 def _check_names(root: Path, entries: dict[str, Entry]) -> None:
-    """Every path must be a file's below the directory, and none may be another's folder."""
+    """Check that every path can be a file's below the directory, and that no path is also another path's folder."""
     real = root.resolve()
     folders: dict[Path, bool] = {}
     for path in entries:

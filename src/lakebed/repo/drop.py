@@ -1,14 +1,16 @@
-"""What is left of deleted repositories: their objects and records.
+"""Delete the remains of deleted repositories: their objects and records.
 
-Owns: the order in which they go. A repository is gone from the moment its record is, and its branches go in the same
-write, so no write to it is acknowledged after that. What was being uploaded or read then goes on for a while, so its
-remains are left alone for `CollectionOptions.grace`. Then: records; objects, the marker last; records again, for what
-was written meanwhile; the note that it was deleted. Its namespace is free from then on.
+Owns: the order of the deletes. A repository is gone from the moment its record is deleted. Its branches are deleted in
+the same write, so no later write to it is acknowledged. Uploads and reads may still be running then, so the remains
+stay for `CollectionOptions.grace`. After that a sweep deletes, in this order: the records; the objects, the marker
+last; the records again, for rows written meanwhile; the note that the repository was deleted. Then the namespace is
+free.
 
-Invariants: a crash anywhere leaves the note, and the next sweep continues. Of two that run at once, one that sleeps
-takes nothing of the repository that has the folder next; but when it sleeps between its last look and the one request
-behind it, the marker (docs/design/0018). Imported objects are not touched, for they are elsewhere; nor is what lakeFS
-had in a namespace that was shared with it. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
+Invariants: a crash anywhere leaves the note, and the next sweep continues. If a sweep sleeps while another one
+finishes, it deletes nothing of the repository that has the folder next. The one exception: if it sleeps between its
+last check and the one request after that, it may delete the marker (docs/design/0018). Imported objects are elsewhere,
+and are not deleted. Nor are lakeFS's files in a namespace that was shared with it. Does not know: how a repository is
+deleted (`lakebed.repo.repositories`).
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ _KEYS_AT_ONCE: Final = 10_000
 def sweep_deleted(
     repositories: Repositories, *, dry_run: bool = False, progress: Callable[[Any], None] | None = None
 ) -> list[CollectionReport]:
-    """Delete what is left of repositories that were deleted before `CollectionOptions.grace`.
+    """Delete the remains of repositories that were deleted longer ago than `CollectionOptions.grace`.
 
     Returns:
-        One report a repository, by the name it had.
-    Cost: of each 1 PUT, 1 HEAD, 1 DELETE, 3 GET, 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
+        One report for each repository, with the name that it had.
+    Cost: for each 1 PUT, 1 HEAD, 1 DELETE, 3 GET, 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
     age_ms = round(CollectionOptions().grace.total_seconds() * 1000)
     catalog = local_catalog(repositories)
@@ -52,7 +54,7 @@ def sweep_deleted(
     for deleted in repositories.deleted():
         store = catalog.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
         old_ms = deleted.deleted_at_ms + age_ms
-        # The store's clock counts too: ours may have been set forward. A dry run writes nothing, so it does not ask.
+        # The store's clock counts, too: ours may have been set forward. A dry run does not ask it: that needs a write.
         if catalog.environment.clock.now_ms() >= old_ms and (
             dry_run or earlier_ms(store, catalog.environment) >= old_ms
         ):
@@ -82,8 +84,8 @@ def _sweep(
     _delete_records(catalog.key_value, keys)
     sweeper.delete_all([Deletable(CLOCK_PATH, 0, "it told the time")])
     plan = _plan(store, deleted)
-    # The folder is another repository's only when the note is gone. So what was listed before a look that finds the
-    # note is the old one's; names with an id are not given again, but others are, such as the marker's.
+    # The folder belongs to another repository only after the note is gone. So if the note still exists, everything that
+    # was listed before is the old repository's. Names with an id are never used again; others, such as the marker, are.
     report = sweeper.sweep(plan, is_current=lambda: catalog.key_value.get(note) is not None)
     if report.deleted_count < len(plan.doomed):
         return report
@@ -93,9 +95,9 @@ def _sweep(
 
 
 def _state_sharing(key_value: KeyValue, store: ObjectStore, deleted: DeletedRepository, *, note: bytes) -> bool:
-    """Let the note say that the namespace is shared, where the marker alone does: the marker goes before the note.
+    """If only the marker says that the namespace is shared, record it in the note, because the marker is deleted first.
 
-    Returns False where the note has changed meanwhile, or is gone: another sweep continues.
+    Returns False if the note has changed meanwhile, or is gone: another sweep continues.
     """
     record = deleted.record
     if record.is_shared or not is_shared_namespace(store, record):
@@ -109,7 +111,7 @@ def _plan(store: ObjectStore, deleted: DeletedRepository) -> CollectionPlan:
     why = f"repository {deleted.name} was deleted"
     uid, is_shared = deleted.record.uid, is_shared_namespace(store, deleted.record)
     metas = (meta for meta in store.list() if not (is_shared and is_of_lakefs(meta.path, uid=uid)))
-    # What a sweep puts to learn the store's time is counted by none: a dry run shows what the sweep then deletes.
+    # The object that a sweep puts to learn the store's time is not counted, so that a dry run shows the same objects.
     deletable = [Deletable(meta.path, meta.size_bytes, why) for meta in metas if meta.path != CLOCK_PATH]
     deletable.sort(key=lambda target: (made_ulid(target.path) is None, target.path == MARKER_PATH))
     return CollectionPlan(deleted.name, (), tuple(deletable))

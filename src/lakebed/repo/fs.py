@@ -1,12 +1,12 @@
 """Repositories as a file system of fsspec, in this process: ``lakebed://REPOSITORY/REF/PATH`` in pandas and DuckDB.
 
-Owns: `RepositoryFileSystem`. A reference is a branch to write, and to read also a tag or a commit; a tag with a slash
-in its name is written with ``%2F``. Writes go to the branch's staging area when a file is closed; commit them as any
-other change. Directories are prefixes: they exist while there is an object below them.
+Owns: `RepositoryFileSystem`. For writes, REF is a branch; for reads, it may also be a tag or a commit. A slash in the
+name of a tag is written as ``%2F``. When a file is closed, it is staged on the branch; commit it as any other change.
+Directories are prefixes: they exist while there is an object below them.
 
-Invariants: an object appears whole or not at all; what is written in a ``with`` that fails is dropped. Errors are those
-of Python's own file functions. Does not know: servers; an address that begins with ``http`` is opened by
-`lakebed.repo.open_all`.
+Invariants: an object appears whole or not at all. If a ``with`` fails, the file written in it is dropped. Errors are
+those of Python's own file functions. Does not know: servers; `lakebed.repo.open_all` opens an address that begins with
+``http``.
 
 Needs fsspec: ``pip install 'lakebed[fsspec]'``.
 """
@@ -38,7 +38,7 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("fsspec is not installed: pip install 'lakebed[fsspec]'.", name="fsspec") from missing
 
 _SPOOLED_BYTES: Final = 8 << 20
-"""A file that is being written is held in memory up to this size, and then in a temporary file."""
+"""Size up to which a file that is being written is in memory; a larger one is in a temporary file."""
 
 _PROTOCOL: Final = "lakebed"
 
@@ -73,7 +73,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         self._closing: Any = None
 
     def close(self) -> None:
-        """Close what this file system has opened itself."""
+        """Close the repositories that this file system has opened itself."""
         if self._closing is not None:
             self._closing()
             self._closing = self._source = None
@@ -99,7 +99,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         return self._source
 
     def _place(self, path: str, *, is_file: bool = True) -> tuple[Any, str, str]:
-        """The repository, the reference and the path inside it; the latter two are empty where the path is short."""
+        """Split a path into repository, reference and path inside; the latter two are empty if the path is short."""
         name, _, rest = self._strip_protocol(path).strip("/").partition("/")
         ref, _, path_inside = rest.partition("/")
         if is_file and not path_inside:
@@ -108,7 +108,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
             return (self._repository(name) if name else None), unquote(ref), path_inside
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """Files and directories of one level: repositories, their branches and tags, objects."""
+        """List files and directories of one level: repositories, their branches and tags, or objects."""
         repository, ref, path_inside = self._place(path, is_file=False)
         with _as_os_errors(path):
             if repository is None:
@@ -129,17 +129,17 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         infos = []
         for line in reference.list(prefix, delimiter="/"):
             if line.path == prefix:
-                continue  # an object whose path ends with a slash, as some clients mark a directory
+                continue  # an object whose path ends with a slash: some clients mark a directory with it
             name = f"{top}/{line.path}"
             infos.append(_directory(name.rstrip("/")) if line.entry is None else _file(name, line.entry))
         if not infos and inside:
             return [_file(f"{top}/{inside}", reference.stat(inside))]
         if not infos:
-            reference.head()  # a reference that is not there is an error
+            reference.head()  # raises if the reference does not exist
         return infos
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size, time and checksum of a file, or that there is a directory. Raises `FileNotFoundError`."""
+        """Describe a file, with size, time and checksum, or a directory. Raises `FileNotFoundError`."""
         repository, ref, path_inside = self._place(path, is_file=False)
         if repository is None:
             return _directory("")
@@ -161,7 +161,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
     ) -> Any:
-        """Every file below a path, in one listing where no depth is asked for."""
+        """List every file below a path; in one listing, unless a depth is given."""
         repository, ref, path_inside = self._place(path, is_file=False)
         if maxdepth is not None or repository is None or not ref:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
@@ -181,12 +181,12 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         return str(self.info(path)["checksum"])
 
     def modified(self, path: str) -> dt.datetime:
-        """When a file was written, UTC."""
+        """The time when a file was written, UTC."""
         mtime: dt.datetime = self.info(path)["mtime"]
         return mtime
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        """The bytes of a file, or of a range of it."""
+        """Read the bytes of a file, or a range of them."""
         repository, ref, path_inside = self._place(path)
         with _as_os_errors(path):
             reference = repository.ref(ref)
@@ -224,7 +224,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     _rm = rm_file
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete files; with `recursive` everything below a directory, by one mark."""
+        """Delete files; with `recursive` everything below a directory, in one small write."""
         for target in [path] if isinstance(path, str) else path:
             if recursive and maxdepth is None and "*" not in target and self.isdir(target):
                 repository, ref, path_inside = self._place(target, is_file=False)
@@ -238,19 +238,19 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
                 self.rm_file(target)
 
     def _whole_place(self, path: str) -> tuple[Any, str, str]:
-        """As `_place`, with the slashes at the end, which are a part of an object's path."""
+        """As `_place`, but keeps slashes at the end, which are a part of an object's path."""
         repository, ref, path_inside = self._place(path)
         return repository, ref, path_inside + path[len(path.rstrip("/")) :]
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file onto a branch: inside a repository its bytes are not read here."""
+        """Copy a file to a branch. Inside a repository, its bytes do not go through this process."""
         if not path1.endswith("/") and self.isdir(path1):
             return
         repository, ref, path_inside = self._whole_place(path1)
         target, branch, new = self._whole_place(path2)
         with _as_os_errors(path1):
             if path1.endswith("/") and not repository.ref(ref).exists(path_inside):
-                return  # a directory, and no object that marks one
+                return  # a directory without an object that marks it
             if repository.name == target.name:
                 target.branch(branch).copy(path_inside, new, ref=ref)
                 return
@@ -285,7 +285,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
                 self._repository(name).branch(ref).delete_many(entries)
 
     def get_file(self, rpath: str, lpath: Any = None, **kwargs: Any) -> None:
-        """Copy a file to a local one. Raises `ValueError` for a path that no local file has a name for."""
+        """Copy a file to a local one. Raises `ValueError` for a path that no local file can have."""
         path_inside = self._place(rpath, is_file=False)[2]
         if "" in path_inside.split("/") and path_inside:
             raise ValueError(
@@ -298,13 +298,13 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
             os.makedirs(lpath, exist_ok=True)  # the object marks a directory
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Nothing: a directory exists while there is an object below it."""
+        """Do nothing: a directory exists while there is an object below it."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing, as `mkdir`."""
+        """Do nothing, as `mkdir`."""
 
     def rmdir(self, path: str) -> None:
-        """Nothing, as `mkdir`; `OSError` when there is an object below it."""
+        """Do nothing, as `mkdir`. Raises `OSError` if there is an object below it."""
         if self.exists(path) and self.ls(path):
             raise OSError(f"{path} is not empty: delete the objects below it with rm(recursive=True).")
 
@@ -341,11 +341,11 @@ class _StagedFile(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        if not self.closed:  # it was not closed: its contents may be incomplete
+        if not self.closed:  # the writer did not close it, so its contents may be incomplete
             self.discard()
 
     def close(self) -> None:
-        """Put the object, unless a transaction will do that, or writing has failed."""
+        """Put the object, unless a transaction will do that, or the file was discarded."""
         if self.closed:
             return
         try:
@@ -361,13 +361,13 @@ class _StagedFile(io.BufferedIOBase):
             self._branch.put(self._path, body, only_if_absent=self._is_new)
 
     def discard(self) -> None:
-        """Forget what was written."""
+        """Drop the contents; no object is put."""
         self._is_dropped = True
         self._body.close()
 
 
 def _open(lake: str, options: dict[str, Any]) -> Any:
-    """The repositories of a lake, by way of the server that owns them, if one does."""
+    """Open the repositories of a lake; if a server owns them, through that server."""
     options = dict(options)
     try:
         access = Access(**{field.name: options.pop(field.name) for field in fields(Access) if field.name in options})
@@ -380,7 +380,10 @@ def _open(lake: str, options: dict[str, Any]) -> Any:
 
 
 def _directories_above(names: Iterable[str], *, below: str) -> set[str]:
-    """A directory, and those in it that hold one of some files; a path with an empty name is in the last before it."""
+    """The directory `below`, and the directories in it that contain some of the files.
+
+    A path with an empty segment is in the last directory before that segment.
+    """
     directories: set[str] = set()
     for name in names:
         directories.add(below)
@@ -414,7 +417,7 @@ def _file(name: str, entry: Entry) -> dict[str, Any]:
 
 @contextmanager
 def _as_os_errors(path: str) -> Iterator[None]:
-    """Errors as Python's own file functions raise them."""
+    """Turn errors into those of Python's own file functions."""
     try:
         yield
     except NotFound as error:

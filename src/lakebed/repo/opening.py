@@ -1,7 +1,7 @@
-"""Opening by URL: one repository, or all repositories of a storage.
+"""Open one repository, or all repositories of a storage, by URL.
 
 Owns: the mapping from a URL to a storage, its records and a repository's name; `open_repository` and
-`open_repositories`, which `lakebed.repo` has as ``open`` and ``open_all``.
+`open_repositories`, which `lakebed.repo` exports as ``open`` and ``open_all``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakebed.repo.transport.transport import transport_of
 from lakebed.runtime import Environment
 
 _OWNER_PAUSES: Final = Pauses(0.1, 0.1)
-"""How often a waiting process looks whether the owner is gone."""
+"""How often a waiting process tries again to become the owner."""
 
 
 def is_server(url: str) -> bool:
@@ -88,7 +88,7 @@ def open_repositories(
         options, create = replace(options, background=False), False
     store = open_store(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
     records = f"{store.root_url}/{METADATA_FOLDER}" if metadata is None else os.fspath(metadata)
-    # Credentials are for the storage: records elsewhere are reached with the environment's credentials.
+    # Credentials are for the storage. Records elsewhere are opened with the environment's credentials.
     credentials = storage_options if metadata is None else None
 
     open_once = partial(
@@ -123,7 +123,7 @@ def _open_records(
     environment: Environment,
     durable: bool,
 ) -> KeyValue:
-    """Open the database of records at `url`: its owner, or a view of it for reading."""
+    """Open the database of records at `url`, as its owner or only to read it."""
     if access.read_only:
         return ReadOnlyKeyValue(
             DatabaseLocation.at(url, storage_options=credentials, environment=environment, durable=durable)
@@ -149,7 +149,7 @@ def _open_records(
 
 def _server_catalog(url: str, access: Access) -> Catalog:
     """The repositories of a server. No request is made."""
-    from lakebed.repo.transport.http_catalog import HttpCatalog  # here, for it loads urllib3
+    from lakebed.repo.transport.http_catalog import HttpCatalog  # here, because it loads urllib3
     from lakebed.repo.transport.http_client import Client
 
     return HttpCatalog(Client(url, access_key=access.access_key, secret=access.secret))
@@ -166,7 +166,7 @@ def _no_repositories(store: ObjectStore) -> NotFound:
 
 
 def _after_owner(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
-    """Open the records, waiting for an owner that is going to end; a server is not waited for."""
+    """Open the records, and wait for another owner, up to `wait_ms`. Does not wait for an owner that is a server."""
     backoff = Backoff(environment, _OWNER_PAUSES, retry_s=wait_ms / 1000)
     for _ in backoff:
         try:
@@ -208,7 +208,7 @@ def open_repository(
     """
     storage, name = _split(os.fspath(url))
     if create:
-        check_repository_name(name)  # before anything is made, or owned
+        check_repository_name(name)  # before anything is created or owned
     repositories = open_repositories(
         storage,
         create=create,
@@ -223,7 +223,7 @@ def open_repository(
 
 
 def sole_repository(repositories: Repositories, name: str, *, create: bool) -> Repository:
-    """One repository, whose `close` closes all; they are closed at once when it cannot be opened.
+    """Return one repository, whose `close` closes all. If it cannot be opened, close all at once.
 
     Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
     """
@@ -232,7 +232,7 @@ def sole_repository(repositories: Repositories, name: str, *, create: bool) -> R
         return Repository(transport_of(repository), close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
-            repositories.close()  # or the next attempt would meet this process as the owner
+            repositories.close()  # or this process would stay the owner, and the next attempt would fail
         raise
 
 
@@ -247,11 +247,11 @@ def _find_or_create(repositories: Repositories, name: str) -> Repository:
     except AlreadyExists as error:
         if error.kind != "repository_exists":
             raise
-    return repositories.repository(name)  # another process made it at this moment
+    return repositories.repository(name)  # another process created it meanwhile
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The URL of the storage or server, and the repository's name."""
+    """Split a URL into that of the storage or server, and the repository's name."""
     if is_server(url):
         endpoint, _, name = url.rstrip("/").rpartition("/")
         if urlsplit(url).path.strip("/") == "":

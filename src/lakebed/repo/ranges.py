@@ -1,8 +1,8 @@
-"""Ranges of commits: ``main~1..main``, as Git writes them.
+"""Ranges of commits, in Git's syntax: ``main~1..main``.
 
-Owns: `sides_of` and `log_of_range`. Of a log, ``left..right`` is what is behind the right side and not behind the left
-one; of a difference, ``left..right`` compares the two as they are, and ``left...right`` shows what the right side did
-since the two parted. Works on logs only, so it is the same in process and through a server.
+Owns: `sides_of` and `log_of_range`. In a log, ``left..right`` means the commits behind the right side that are not
+behind the left side. In a difference, ``left..right`` compares the two as they are, and ``left...right`` shows the
+changes of the right side since the two parted. Uses only logs, so it works the same in process and through a server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _RANGE: Final = re.compile(r"(.*?)(\.{2,})(.*)", re.DOTALL)
 _SCOPES: Final[dict[str, DiffScope]] = {"..": "two_dot", "...": "three_dot"}
 
 Log = Callable[..., Iterator[CommitWithId]]
-"""``log(reference, **filters)``, as `Repository.log` of one reference."""
+"""``log(reference, **filters)``, as `Repository.log` for one reference."""
 
 
 def sides_of(text: str) -> tuple[str, str, str] | None:
-    """The left side, the dots and the right side of a range; None for a single reference.
+    """Split a range into left side, dots and right side; None: a single reference.
 
     Raises:
         InvalidRequest: kind ``invalid_range``: a side is missing, or there are more than three dots.
@@ -45,10 +45,10 @@ def sides_of(text: str) -> tuple[str, str, str] | None:
 
 
 def diff_sides(left: str, right: str | None, kind: DiffScope | None) -> tuple[str, str, DiffScope]:
-    """What a difference compares, and how. Two references are compared from their merge base unless `kind` differs.
+    """The two sides of a difference, and its scope. Two references are compared ``three_dot`` unless `kind` is given.
 
     Raises:
-        InvalidRequest: kind ``invalid_range``: one reference, or a range with another argument.
+        InvalidRequest: kind ``invalid_range``: only one reference is given, or a range with another argument.
     """
     sides = sides_of(left)
     if sides is None and right is not None:
@@ -64,7 +64,7 @@ def diff_sides(left: str, right: str | None, kind: DiffScope | None) -> tuple[st
 
 
 def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: Any) -> Iterator[CommitWithId]:
-    """The log of a reference, or of a range: commits behind its right side that are not behind its left one.
+    """Iterate over the log of a reference, or of a range: commits behind its right side and not behind its left side.
 
     Args:
         text: a reference or a range.
@@ -72,7 +72,7 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
 
     Raises:
         InvalidRequest: kind ``invalid_range``.
-    Cost: the log of both sides, back to the first generation that has a commit of the range, once; with filters also
+    Cost: the log of both sides, once, back to the oldest generation that has a commit of the range; with filters also
         the filtered log as far.
     """
     sides = sides_of(text)
@@ -109,10 +109,10 @@ def _until(commits: Iterator[CommitWithId], generation: int) -> Iterator[CommitW
 
 
 def _behind_right_only(left: Iterator[CommitWithId], right: Iterator[CommitWithId]) -> Iterator[CommitWithId]:
-    """Both logs come by falling generation.
+    """Iterate over the commits of the right log that are not in the left log. Both are ordered by falling generation.
 
-    Every commit of the range is reached from the right side's head by commits of the range, so the walk ends when no
-    parent of one is left to look at.
+    A path of commits of the range leads from the right side's head to each of them. So the walk ends when every parent
+    of a commit of the range was examined.
     """
     behind_left: set[str] = set()
     at_left = next(left, None)

@@ -1,8 +1,8 @@
-"""`Reference`: reading at a branch, tag or commit.
+"""`Reference`: read at a branch, tag or commit.
 
-Owns: the reading half of the facade. Invariants: each call is of one moment, the one at which it is made; an iterator
-is of the moment at which its first item is asked for, and stays there. A reference holds nothing and may be kept;
-whether what it names is there shows at each call.
+Owns: the reading half of the facade. Invariants: each call shows the state at the moment of the call. An iterator shows
+the state at the moment when its first item is requested. A reference holds no resources and may be kept. Each call
+checks anew if its name exists.
 """
 
 from __future__ import annotations

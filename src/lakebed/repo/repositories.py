@@ -1,7 +1,7 @@
 """`Repositories`: the facade of all repositories of a storage: create, find, list, delete.
 
-Invariants: it is the same class in the process that owns the records and over HTTP, where only repositories that the
-access key may see are there, and the server runs the background.
+Invariants: it is the same class in the process that owns the records and over HTTP. Over HTTP it shows only the
+repositories that the access key may see, and the server runs the background.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Repositories(Closing):
 
 
 def local_catalog(repositories: Repositories) -> LocalCatalog:
-    """What owns the records of repositories in this process: their storage, key-value store, settings and clock.
+    """The catalog that owns the records in this process: with storage, key-value store, settings and clock.
 
     Raises `InvalidRequest` (``not_over_http``) for repositories behind a server.
     """

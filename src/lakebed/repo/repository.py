@@ -1,7 +1,7 @@
 """`Repository`: the facade of one repository.
 
-Owns: nothing: each method builds a verb (`lakebed.repo.verbs`). Invariants: it holds no state but its transport, so any
-number of them may be open in a process. It answers the contract of versioned stores
+Owns nothing: each method builds a verb (`lakebed.repo.verbs`). Invariants: its only state is its transport, so any
+number of them may be open in a process. It implements the contract of versioned stores
 (`lakebed.reclaim.versioned.Versioned`): a version is a commit of the default branch.
 """
 
@@ -263,7 +263,7 @@ class Repository(OverTransport, Closing):
 
         Raises `ModuleNotFoundError` if fsspec is not installed.
         """
-        # By name: the file system is a layer above repositories, and only its users load it.
+        # Imported by name: the file system is a layer above repositories, and only its users load it.
         module = importlib.import_module("lakebed.repo.fs")
         return module.RepositoryFileSystem(source=self, skip_instance_cache=True)
 

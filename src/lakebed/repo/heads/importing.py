@@ -301,7 +301,7 @@ def open_folder(context: RepositoryContext, url: StoreUrl, storage_options: Mapp
     """
     environment = context.environment
     if url.scheme in ("file", "memory"):
-        return open_store(str(url), environment=environment, create=False)  # a missing folder must not read as an empty one
+        return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
     if storage_options is None:
         return context.foreign.store(url)
     return open_store(str(url), storage_options=storage_options, environment=environment)

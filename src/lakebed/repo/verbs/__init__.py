@@ -1,9 +1,9 @@
 """The verbs of a repository: one class each, with its arguments, role, effort, result and body.
 
-The facade (`lakebed.repo.reference`, `branch`, `repository`) builds a verb and hands it to a transport, which runs it
-in this process or sends it to a server; the server decodes it and runs it. To add a verb: write its class in the module
-of its subject, with the decorator `verb`, and the method of the facade that builds it. The endpoint, its description
-and the check of roles follow from the class.
+The facade (`lakebed.repo.reference`, `branch`, `repository`) builds a verb and passes it to a transport. The transport
+runs it in this process, or sends it to a server, which decodes and runs it. To add a verb, write its class in the
+module of its subject, with the decorator `verb`, and write the method of the facade that builds it. The endpoint, its
+description and the check of roles are derived from the class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ V = TypeVar("V", bound=Described)
 
 
 def _verbs_of(kind: type[V], *modules: ModuleType) -> dict[str, type[V]]:
-    """The verbs that modules declare, by name, in the order of their declarations."""
+    """The verbs that modules declare, by name, in the order of declaration."""
     return {
         value.verb_name: value
         for module in modules
@@ -66,7 +66,7 @@ _SUBJECTS = (
 )
 
 VERBS: dict[str, type[Verb[Any]]] = _verbs_of(Verb, *_SUBJECTS)
-"""Of one repository: ``POST /repositories/{repository}/verbs/<name>``."""
+"""Verbs of one repository: ``POST /repositories/{repository}/verbs/<name>``."""
 
 CATALOG_VERBS: dict[str, type[repositories.CatalogVerb[Any]]] = _verbs_of(repositories.CatalogVerb, repositories)
-"""Of all repositories: ``POST /verbs/<name>``."""
+"""Verbs of all repositories: ``POST /verbs/<name>``."""

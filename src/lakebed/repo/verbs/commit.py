@@ -1,8 +1,8 @@
-"""`Commit`: commit what is staged, all of it or chosen paths.
+"""`Commit`: commit staged changes, all of them or those of chosen paths.
 
-Invariants: a commit holds exactly what was acknowledged before its seal, on the branch's compacted metarange where
-there is one; what is not chosen stays uncommitted, as the difference of the compacted metarange and the new head;
-unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads.heads`).
+Invariants: a commit has exactly the writes that were acknowledged before its seal, applied to the branch's compacted
+metarange if there is one. Changes of other paths stay uncommitted, as the difference between the compacted metarange
+and the new head. Unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations

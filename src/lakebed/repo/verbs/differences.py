@@ -1,7 +1,7 @@
 """`Diff` and `Status`: the differences of two references, or of a branch and its head, in pages, with common prefixes.
 
-Owns: which two metaranges are compared, and folding. Invariants: pages of any size, one behind another, are one
-listing; paths below a common prefix are skipped by a seek, not read.
+Owns: which metaranges are compared, and folding. Invariants: consecutive pages of any size make up one listing. Many
+paths below a common prefix are skipped by a seek, and not read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lakebed.repo.staging.view import rows_of_moment
 from lakebed.repo.verbs.message import ListVerb, verb
 
 DiffScope = Literal["three_dot", "two_dot"]
-"""``three_dot``: what the right side changed since the merge base, but for what the left side has in the same way: what
-a merge would bring; what both changed differently is a conflict. ``two_dot``: how the right side differs from the left.
-"""
+"""``three_dot``: the changes that a merge would bring: those of the right side since the merge base, without changes
+that the left side has made in the same way. A path that both changed differently is a conflict. ``two_dot``: the
+differences from the left side to the right side."""
 
 _CHUNK_ROW_COUNT: Final = 256
 
@@ -130,11 +130,11 @@ class Status(ListVerb[Difference], frozen=True, kw_only=True):
 def _against_left(
     context: RepositoryContext, differences: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
 ) -> Iterator[pa.RecordBatch]:
-    """Of differences from the base to the right side, those that the left side has not made in the same way.
+    """Filter differences from the base to the right side: drop those that the left side has made in the same way.
 
-    Those that it has made otherwise are conflicts.
+    Paths that the left side has changed differently become conflicts.
 
-    Cost: the ranges in which the left side differs from the base between the paths that were found.
+    Cost: the ranges in which the left side differs from the base, between the first and last path of each batch.
     """
     for batch in differences:
         paths = batch.column("path")
@@ -161,7 +161,11 @@ def _list_page(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | 
 
 
 def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]:
-    """Differences, with common prefixes in place of what they hold; behind one that holds much it is sought anew."""
+    """Iterate over differences, with paths folded to common prefixes.
+
+    Paths below a prefix that was returned are read over. After `SEEK_ROW_COUNT` of them, the reading starts again
+    behind the prefix.
+    """
     position: bytes | None = page.start
     behind = b""
     while position is not None:
@@ -184,7 +188,7 @@ def _fold(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]
 
 
 def _rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int, bytes | None, bytes | None]]:
-    """Rows of `DIFF_SCHEMA`, a chunk at a time: who stops early has looked at few."""
+    """Iterate over rows of `DIFF_SCHEMA`, converted in chunks, so that a caller that stops early converts few."""
     for batch in batches:
         for start in range(0, batch.num_rows, _CHUNK_ROW_COUNT):
             columns = (column.to_pylist() for column in batch.slice(start, _CHUNK_ROW_COUNT).columns)

@@ -39,16 +39,16 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
     replace: bool = False
 
     def start(self, context: RepositoryContext, *, force: bool = False) -> str:
-        """Record what is to be imported, and return its id; `lakebed.repo.heads.importing.run_import` does it.
+        """Record an import, and return its id. `lakebed.repo.heads.importing.run_import` then runs it.
 
         Args:
-            force: also when the repository is read-only.
+            force: import even if the repository is read-only.
 
         Raises:
             NotFound: ``branch_not_found``.
             InvalidRequest: as `lakebed.repo.heads.importing.check_sources` and `lakebed.repo.verbs.commit.Commit`.
-            OutcomeUnknown: it may have been recorded; `lakebed.repo.heads.importing.list_unfinished_imports` lists it
-            then.
+            OutcomeUnknown: it may have been recorded. If so, `lakebed.repo.heads.importing.list_unfinished_imports`
+                lists it.
         Cost: 1 durable write of the key-value store.
         """
         check_committable(context.as_writable() if force else context, self.branch)

@@ -1,4 +1,4 @@
-"""`RestoreRefs` and `DumpRefs`: the history of a repository from lakeFS, and for lakeFS."""
+"""`RestoreRefs` and `DumpRefs`: restore a history from lakeFS, and dump it for lakeFS."""
 
 from __future__ import annotations
 

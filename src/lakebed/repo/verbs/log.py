@@ -1,9 +1,12 @@
-"""`Log`: commits behind a reference, all of them or those that changed certain paths.
+"""`Log`: the commits behind a reference, all of them or those that changed certain paths.
 
-Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents
-(`lakebed.repo.references.commits.Walk`); a commit changed a path when the path differs, by identity, from the parent's
-(of the first commit: from the empty state). A merge changes no path itself, as in git's log of a path: its state of a
-path is the one of a parent. Where only first parents are followed, a merge has all changes that it brought.
+Owns: the walk, its filters and its pages. Invariants:
+
+- A commit comes before its parents (`lakebed.repo.references.commits.Walk`).
+- A commit changed a path if its entry differs, by identity, from the first parent's, or, for a commit without parents,
+  if it has an entry.
+- As in git's log of a path, a merge counts as changing no path, because it has each path's state from a parent. If only
+  first parents are followed, a merge counts as making all changes that it brought.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
 from lakebed.repo.verbs.reading import Head
 
 _KEYS_MAX: Final = 64
-"""Paths and prefixes of a log that the index is asked for; of more, most commits have changed one."""
+"""Most paths and prefixes of a log that uses the index. Of more, most commits have changed at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,12 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
                     return
 
     def page(self, context: RepositoryContext, *, is_last: bool = False) -> LogPage:
-        """A page of `amount` commits, and where the next one begins.
+        """Return a page of `amount` commits, and the position of the next page.
 
-        The next page continues the log of this moment, whatever the reference leads to by then.
+        The next page continues the log of this moment, even if the reference has moved by then.
 
         Args:
-            is_last: do not look whether there is another page, which would walk up to its first commit.
+            is_last: do not check if there is another page: that would walk up to the next page's first commit.
         """
         rows: list[CommitWithId] = []
         with context.key_value.snapshot() as snapshot:
@@ -120,7 +123,7 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
 
 
 class _Reading:
-    """A walk through a log, from its head or from a position on."""
+    """A walk through a log, from its head or from a position."""
 
     def __init__(self, context: RepositoryContext, log: Log, *, snapshot: KeyValueSnapshot) -> None:
         self._context = context
@@ -144,7 +147,7 @@ class _Reading:
         )
 
     def _open_graph_walk(self, starts: Sequence[str]) -> GraphWalk | None:
-        """A walk by the index, of a log of paths or folders; None: the index cannot help."""
+        """Open a walk with the index, for a log of paths or folders; None: the index cannot help."""
         log = self._log
         keys = [check_path(path) for path in log.paths]
         for prefix in log.prefixes:
@@ -168,17 +171,17 @@ class _Reading:
 
     @property
     def waiting(self) -> list[str]:
-        """Commits that the walk has met and not returned."""
+        """The commits that the walk has met and not returned."""
         return self._walk.waiting
 
     def keep_position(self, id: str) -> None:
-        """Remember the position of the walk, behind this commit."""
+        """Keep the position of the walk in this process's cache, under the commit that was returned last."""
         waiting_ids = tuple(self._walk.waiting)
         key = (self._start, self._log.first_parent, id)
         self._context.positions.put(key, waiting_ids, size_bytes=WAITING_BYTES * len(waiting_ids))
 
     def rows(self) -> Iterator[CommitWithId]:
-        """Commits that pass the filters."""
+        """Iterate over the commits that pass the filters."""
         for id, commit in self._walk:
             if self._behind is None:
                 if self._is_wanted(commit):

@@ -1,8 +1,8 @@
-"""`Merge`: bring what a reference changed since the merge base onto a branch.
+"""`Merge`: bring the changes of a reference since the merge base onto a branch.
 
-Invariants: a merge needs a branch without uncommitted changes; with a conflict nothing has moved. A merge of everything
-has two parents, so that the next one has a newer base. A squashed or partial merge has one parent, the branch's head,
-and its metadata names the source: squashed as asked, partial because it holds only a part of the source.
+Invariants: a merge needs a branch without uncommitted changes. With a conflict, nothing moves. A merge of everything
+has two parents, so that the next merge has a newer base. A squashed or partial merge has one parent, the branch's head,
+and its metadata names the source: squashed on request, partial because it has only a part of the source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
 STRATEGY_KEY: Final = ".lakefs.merge.strategy"
-"""Clients look for it. Stored: DO NOT CHANGE these keys."""
+"""These keys of a commit's metadata are read by clients. Stored: DO NOT CHANGE them."""
 SOURCE_KEY: Final = ".lakebed.merge.source"
 PREFIX_KEY: Final = ".lakebed.merge.prefix"
 
@@ -68,10 +68,10 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
         return self.run_with(context)
 
     def run_with(self, context: RepositoryContext, add: Callable[[Move], Move] = lambda move: move) -> CommitWithId:
-        """`run`, with more in the write that publishes it.
+        """As `run`, with further rows in the write that publishes the merge.
 
         Args:
-            add: the move with what else is written and expected; called for each try.
+            add: returns the move with further rows to put and to expect; called for each try.
         """
         check_not_read_only(context)
         message = self.message or f"Merge '{self.source}' into '{self.branch}'"
@@ -116,7 +116,7 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
         return new
 
     def _nothing_to_merge(self, context: RepositoryContext) -> InvalidRequest:
-        """The error of a merge without changes; it mentions uncommitted changes of the source."""
+        """The error for a merge without changes. It mentions uncommitted changes of the source."""
         error = no_changes(context, self.branch, f"The merge of {self.source}")
         try:
             has_uncommitted = any(True for _ in Status(branch=self.source).rows(context, amount=1))
@@ -133,10 +133,11 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
 
 
 def merge_pull(context: RepositoryContext, id: str, merge: Merge) -> CommitWithId:
-    """Make the merge that an open pull request asks for; its record says so from the moment the branch has moved.
+    """Merge an open pull request. The write that moves the branch also marks the pull request as merged.
 
     Raises:
-        InvalidRequest: kind ``pull_closed``; otherwise as `Merge`. NotFound: also ``pull_not_found``.
+        InvalidRequest: kind ``pull_closed``; otherwise as `Merge`.
+        NotFound: also ``pull_not_found``.
     Cost: as `Merge`, and 1 read.
     """
 

@@ -1,7 +1,7 @@
-"""`Verb`: the message of one operation on a repository, and how it is run.
+"""`Verb`: the message of one operation on a repository, and how the operation is run.
 
 Invariants: names and fields of verbs are the interface between versions of client and server: DO NOT CHANGE them; add
-fields with a default. Does not know: how a message travels (`lakebed.repo.transport.transport`).
+fields with a default. Does not know: how a message is sent (`lakebed.repo.transport.transport`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PATHS_MAX: Final = 100_000
 """Most paths of a message."""
 
 REPOSITORY_ID_HEADER: Final = "x-lakebed-repository-id"
-"""Of a request to a server: the id of the repository that the client has opened by its name."""
+"""Header of a request to a server: the id of the repository that the client has opened by its name."""
 
 Role = Literal["read", "write", "admin"]
 Effort = Literal["look", "write", "compute", "long"]
-"""How a server runs it: a short read; a write that waits for the store; what computes; what may take minutes."""
+"""How a server runs a verb: as a short read, a write that waits for the store, a computation, or for minutes."""
 
 Texts = dict[str, str]
 Paths = Annotated[list[str], Meta(max_length=PATHS_MAX)]
@@ -41,21 +41,21 @@ Milliseconds = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
 
 
 class Described(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server knows of every verb.
+    """The declaration of a verb.
 
     Attributes:
         verb_name: the last part of its endpoint's path; the method of the facade has the same name.
-        role: the least role of the access key.
+        role: the least role that the access key needs.
         effort: how a server runs it.
-        gives: the type that the reply is decoded to; None: the reply has no body.
-        changes_nothing: whether a client may ask again when the answer was lost.
+        gives: the type to which the reply is decoded; None: the reply has no body.
+        changes_nothing: whether a client may repeat the request after a lost reply.
         reads_other_stores: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
-        frees_space: it gives up what a collection may then take, or collects: on a full disk it may use the reserve.
-        looks_first: it uses records that stay for a while when a repository is deleted, unlike its branches: whether it
-            was deleted is looked up before it runs, by 1 read.
-        changes: fields that name what is changed, for the audit log: the first that is set.
-        author: the field that names who makes the change, which only a server knows; None: there is none.
+        frees_space: it frees data for a collection, or collects. On a full disk it may use the reserve.
+        looks_first: it uses records that, unlike branches, still exist for a time after the repository is deleted. So
+            1 read before it runs checks if the repository was deleted.
+        changes: fields that name what is changed, for the audit log; the first that is set counts.
+        author: the field for the author of the change, which only a server knows; None: there is none.
         summary: one sentence, for the description of the interface.
     """
 
@@ -73,15 +73,15 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     summary: ClassVar[str]
 
     def subject(self) -> str:
-        """What is changed; empty: the message does not name it."""
+        """The name of what is changed; empty: the message does not name it."""
         return next((str(value) for value in (getattr(self, name) for name in self.changes) if value), "")
 
     def room(self) -> AbstractContextManager[None]:
-        """In which it runs: with the reserve of a full disk, if it frees space (`lakebed.objects.reserve`)."""
+        """The context to run it in: with the reserve of a full disk if it frees space (`lakebed.objects.reserve`)."""
         return freeing_space() if self.frees_space else nullcontext()
 
     def with_author(self, name_of: Callable[[str | None], str]) -> Self:
-        """The same message by the author that `name_of` makes of the one it names."""
+        """Return the message with another author: what `name_of` returns for the message's author."""
         if self.author is None:
             return self
         return msgspec.structs.replace(self, **{self.author: name_of(getattr(self, self.author))})
@@ -91,7 +91,7 @@ class Verb(Described, Generic[R], frozen=True):
     """An operation on one repository."""
 
     def run(self, context: RepositoryContext) -> R:
-        """Do it. Raises what the method of the facade documents."""
+        """Run the operation. Raises the errors that the facade's method documents."""
         raise NotImplementedError
 
 
@@ -101,15 +101,15 @@ class ListVerb(Verb[list[Row]], frozen=True):
     amount: Amount = PAGE_COUNT_MAX
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Row]:
-        """The rows, lazily, at most so many; None: all."""
+        """Iterate over the rows, lazily, at most `amount`; None: all."""
         raise NotImplementedError
 
     def run(self, context: RepositoryContext) -> list[Row]:
-        """One page."""
+        """Return one page."""
         return list(self.rows(context, amount=self.amount))
 
     def fix_moment(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
-        """The same list, such that all its pages are of one moment where that is possible; `call` runs a verb."""
+        """Return a verb for the same list whose pages are all of one moment, if possible. `call` runs a verb."""
         return self
 
 
@@ -124,7 +124,7 @@ def verb(
     author: str | None = None,
     frees_space: bool = False,
 ) -> Any:
-    """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
+    """Declare a class as a verb. Arguments as `Described`; by default a verb with role ``read`` changes nothing."""
 
     def declare(kind: type[V]) -> type[V]:
         kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
@@ -137,18 +137,18 @@ def verb(
 
 
 def look_first(kind: type[V]) -> type[V]:
-    """Declare of a class that it looks first: see `Described.looks_first`."""
+    """Decorate a class that needs `Described.looks_first`."""
     kind.looks_first = True
     return kind
 
 
 def texts(metadata: Mapping[str, str] | None) -> Texts | None:
-    """Metadata as a message has it."""
+    """Metadata in the form of a message: a dictionary."""
     return None if metadata is None else dict(metadata)
 
 
 def texts_of(name: str, given: Iterable[str]) -> list[str]:
-    """Several texts as a message has them. Raises `InvalidRequest` (``wrong_type``) for a single text."""
+    """Several texts in the form of a message: a list. Raises `InvalidRequest` (``wrong_type``) for a single text."""
     if isinstance(given, str):
         raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
     return list(given)
@@ -168,7 +168,7 @@ class RepositoryFacts(msgspec.Struct, frozen=True):
 
 
 def facts_of(context: RepositoryContext) -> RepositoryFacts:
-    """What an open repository is. Cost: no request."""
+    """The facts of an open repository. Cost: no request."""
     record = context.record
     return RepositoryFacts(
         name=context.name,

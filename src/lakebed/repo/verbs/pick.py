@@ -1,8 +1,9 @@
 """`Revert` and `CherryPick`: undo one commit's changes on a branch, or make them again there.
 
-Invariants: both are three-way merges. A revert merges the commit's parent, a cherry-pick the commit, with the other of
-the two as base, so what the branch changed elsewhere stays, and what it changed in the same paths is a conflict. Of a
-merge commit the caller has to name the parent. Does not know: how a head moves (`lakebed.repo.heads.heads`).
+Invariants: both are three-way merges. A revert merges the commit's parent with the commit as base. A cherry-pick merges
+the commit with its parent as base. So changes of the branch to other paths stay, and changes to the same paths are a
+conflict. For a merge commit, the caller must name the parent. Does not know: how a head moves
+(`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
 ORIGIN_KEY: Final = "cherry-pick-origin"
-"""Clients look for these two. Stored: DO NOT CHANGE them."""
+"""These two keys of a commit's metadata are read by clients. Stored: DO NOT CHANGE them."""
 COMMITTER_KEY: Final = "cherry-pick-committer"
 
 
 class PickOptions(TypedDict, total=False):
-    """The arguments of both, but for the branch and the commit."""
+    """The arguments of both verbs, except the branch and the commit."""
 
     parent_number: int | None
     message: str | None
@@ -51,7 +52,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
     allow_empty: bool = False
 
     def _parent(self, context: RepositoryContext, id: str, commit: CommitRecord) -> tuple[str | None, MetarangeRef]:
-        """The parent to compare with and its state; a first commit has none, and the empty state."""
+        """The id of the parent to compare with, and its state; for a first commit, None and the empty state."""
         count, number = len(commit.parents), self.parent_number
         if not number and count > 1:
             raise InvalidRequest(
@@ -87,7 +88,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
 
         Args:
             commit_ids: the commits of base and source.
-            relies_on: a commit whose objects the change needs; None: none.
+            relies_on: a commit whose objects the change needs; None: no commit.
         """
         branch, operation = self.branch, self.verb_name.replace("_", "-")
         check_committable(context, branch)

@@ -1,9 +1,10 @@
 """`Rebase`: make a branch's own commits again, one by one, on top of another reference.
 
-Invariants: all new commits and the head are written at once, so a conflict anywhere leaves the branch as it was. As in
-``git rebase``, a branch's own commits are all ancestors of its head that are not ancestors of the new base; merge
-commits are left out, for what they brought is either in the new base or among the own commits, and so is a commit whose
-changes are in the new base already. Does not know: how a head moves (`lakebed.repo.heads.heads`).
+Invariants: all new commits and the head are written at once, so any conflict leaves the branch as it was. As in ``git
+rebase``, a branch's own commits are its head and the ancestors of its head, without the new base and its ancestors.
+Merge commits are left out, because their changes are either in the new base or in the branch's own commits. A commit
+whose changes are in the new base already is also left out. Does not know: how a head moves
+(`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Verb, verb
 
 REBASE_COMMIT_COUNT_MAX: Final = 1_000
-"""Most commits of one rebase: they are written in one change."""
+"""Most commits of one rebase. A limit is needed because all are written in one change."""
 
 
 @verb("rebase", role="write", effort="long", gives=CommitWithId, changes=("branch",), author="committer")
@@ -89,7 +90,7 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
 
 
 def _own_commits(context: RepositoryContext, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
-    """The commits of a branch that `onto` does not descend from, without merges, oldest first."""
+    """The commits of a branch that are not `onto` or its ancestors, without merges, oldest first."""
     head_id = sealed.record.commit_id
     base_id = merge_base(context, head_id, onto_id)
     if base_id is None:

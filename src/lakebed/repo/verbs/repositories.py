@@ -26,29 +26,29 @@ from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, Reposi
 from lakebed.runtime import Environment
 
 ATTEMPTS_MAX: Final = 16
-"""Attempts of a change of the catalog that lost the race."""
+"""Most attempts of a change of the catalog that loses the race."""
 
 R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """`lakebed.repo.transport.catalog.LocalCatalog`, as far as verbs use it."""
+    """The part of `lakebed.repo.transport.catalog.LocalCatalog` that verbs use."""
 
     store: ObjectStore
     environment: Environment
 
     @property
     def url(self) -> str:
-        """Of the storage."""
+        """URL of the storage."""
 
     def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
-        """All repositories, by name."""
+        """Iterate over all repositories, in the order of names."""
 
     def record_of_catalog(self) -> CatalogRecord:
-        """The identity of the catalog."""
+        """Return the record with the identity of the catalog."""
 
     def check_free(self, name: str, folder: str) -> None:
-        """Refuse a name or folder that is taken."""
+        """Raise `AlreadyExists` if a name or folder is taken."""
 
     def store_new(
         self,
@@ -59,23 +59,23 @@ class Owner(Protocol):
         committer: str | None,
         bare: bool = False,
     ) -> RepositoryContext:
-        """Record a repository."""
+        """Record a new repository."""
 
     def race_error(self, operation: str) -> Conflict:
-        """The error of too many lost races."""
+        """The error for too many lost races."""
 
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Replace metadata by a function of it."""
+        """Replace a repository's metadata by the result of `change`."""
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
-        """Deleted repositories."""
+        """Return the repositories that are deleted and not cleaned up yet."""
 
 
 class CatalogVerb(Described, Generic[R], frozen=True):
     """An operation on all repositories."""
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> R:
-        """Do it for a caller who may see the repositories for which `sees` is true."""
+        """Run the operation for a caller that may see the repositories for which `sees` is true."""
         raise NotImplementedError
 
 

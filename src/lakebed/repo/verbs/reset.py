@@ -1,10 +1,15 @@
 """`Reset` and `HardReset`: discard uncommitted changes, or move a branch to another commit.
 
-Invariants: all that is uncommitted goes at one moment. What is acknowledged later, or outside of what is reset, stays.
-A reset of paths is computed against the commit: those paths become as the head has them, whatever token or compacted
-metarange had changed them. That takes a while, in which writers see what is about to go; what they stage below the same
-paths meanwhile may rest on it, as the commit of a table does on its files, and goes too. Does not know: how a head
-moves (`lakebed.repo.heads.heads`).
+Invariants:
+
+- All uncommitted changes are discarded at one moment. Changes that are acknowledged later, or outside of the paths that
+  are reset, stay.
+- A reset of paths gives them the entries of the head's commit, whichever token or compacted metarange had changed them.
+- A reset of paths takes time, in which writers still see the changes that it discards. Rows that they stage below the
+  same paths meanwhile may depend on these changes, as a table's commit depends on its files. So these rows are
+  discarded, too.
+
+Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -63,7 +68,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
         heads: dict[str, Commit] = {}
 
         def plan(sealed: SealedBranch) -> Move:
-            heads[sealed.record.commit_id] = sealed.head  # once it is published nothing may fail any more
+            heads[sealed.record.commit_id] = sealed.head  # no read that may fail is allowed after the publish
             if not is_partial or not sealed.has_changes:
                 return Move(sealed.record.commit_id)
             state = apply_sealed(context, sealed)
@@ -77,7 +82,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
             try:
                 _reset_again(context, self.branch, plan, intervals)
             except NotFound:
-                return reset  # the branch was deleted since
+                return reset  # the branch has been deleted since
             except (Unavailable, Conflict) as error:
                 raise OutcomeUnknown(
                     f"What was staged on branch {self.branch} of repository {context.name} was reset, but what others "
@@ -92,7 +97,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
 def _reset_again(
     context: RepositoryContext, branch: str, plan: Callable[[SealedBranch], Move], intervals: Sequence[Interval]
 ) -> None:
-    """Reset paths until nothing is staged there. Raises `Conflict`: others staged more each time."""
+    """Reset paths until nothing is staged there. Raises `Conflict` if other writers stage more after each try."""
     for _ in range(context.options.publish_tries_max):
         if not _has_staged(context, branch, intervals):
             return
@@ -101,7 +106,10 @@ def _reset_again(
 
 
 def _has_staged(context: RepositoryContext, branch: str, intervals: Sequence[Interval]) -> bool:
-    """Whether a row of some paths is staged, none of them compacted. Cost: 1 snapshot, and 1 scan a token."""
+    """Whether a token has a row in one of the intervals. Compacted rows do not count.
+
+    Cost: 1 snapshot, and 1 scan for each token and interval.
+    """
     with context.key_value.snapshot() as snapshot:
         record, _ = load_branch(context, branch, snapshot=snapshot)
         for token in (record.staging, *record.sealed):

@@ -1,8 +1,8 @@
-"""A repository as a store with versions: the verbs of the `Versioned` contract, and what a collection takes.
+"""A repository as a store with versions: the verbs of the `Versioned` contract, and those of collections.
 
-A version is a commit of the default branch (along first parents); a pin is a tag, or a branch other than the default
-one, which holds the version it left the default branch at; a fork is a branch; a restore is a new commit with an old
-one's contents.
+A version is a commit of the default branch (along first parents). A pin is a tag, or a branch other than the default
+one: it pins the version at which it left the default branch. Branching off a version is creating a branch. A restore is
+a new commit with the contents of an old one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
     name: str
 
     def run(self, context: RepositoryContext) -> None:
-        name = check_tag_name(self.name)  # branches have no other names
+        name = check_tag_name(self.name)  # branches have the same rules for names
         if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
             raise InvalidRequest(
                 f"{name!r} is a branch and no tag: delete the branch (delete_branch) if nothing on it is needed.",

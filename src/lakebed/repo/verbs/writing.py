@@ -1,4 +1,4 @@
-"""Verbs that change what is staged on a branch."""
+"""Verbs that change the staging area of a branch."""
 
 from __future__ import annotations
 
