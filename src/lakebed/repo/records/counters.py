@@ -1,10 +1,10 @@
-"""What the sensor counts: staged rows of each branch, as far as this process knows.
+"""Counts of the staged rows of each branch, as far as this process knows. They decide when a branch is compacted.
 
-Owns: in-process counts of staged entries, tombstones and sealed tokens, one triple a branch, fed by every write. They
-only steer: a wrong count costs a compaction too early or too late, never data. So entries are counted as they are
-written, also when they overwrite one another, which is more than there is.
+Owns: in-process counts of staged entries, tombstones and sealed tokens for each branch, updated by every write. A wrong
+count only makes a compaction too early or too late, and never costs data. So every written entry is counted, even if it
+overwrites another: counts may be too large.
 
-Invariants: counts of tokens that a publish dropped are forgotten, those of newer tokens stay.
+Invariants: counts of tokens that a publish dropped are forgotten; those of newer tokens stay.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lakebed.runtime import Runtime, ThreadRuntime
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """The uncommitted rows of a branch, which every read passes."""
+    """Counts of the uncommitted rows of a branch, which every read must search."""
 
     staged_entries: int = 0
     tombstones: int = 0
     sealed_tokens: int = 0
 
     def why(self, options: RepositoryOptions) -> str | None:
-        """What calls for a compaction: ``tombstones``, ``staged_entries`` or ``sealed_tokens``; None: nothing does."""
+        """Why a compaction is needed: ``tombstones``, ``staged_entries`` or ``sealed_tokens``; None: it is not."""
         if self.tombstones >= options.compaction_tombstones_min:
             return "tombstones"
         if self.staged_entries >= options.compaction_staged_min:
@@ -43,20 +43,20 @@ class Counters:
     def __init__(self, *, runtime: Runtime | None = None) -> None:
         self._lock = (runtime or ThreadRuntime()).lock()
         self._tokens: dict[str, dict[str, list[int]]] = {}
-        """By branch and token: staged entries and tombstones."""
+        """Staged entries and tombstones, by branch and token."""
         self._sealed: dict[str, int] = {}
-        """Sealed tokens of the branches that were counted from the store, or reset, since the start."""
+        """Sealed tokens, by branch, for branches that were counted from the store, or reset, since the start."""
         self._moving: Counter[str] = Counter()
-        """Operations that move the head of a branch just now."""
+        """Running operations that move a head, by branch."""
         self._changes = 0
 
     @property
     def changes(self) -> int:
-        """How often anything was counted: unchanged while this process writes nothing. Cost: none."""
+        """The number of changes of the counts, which does not change while this process writes nothing. Cost: none."""
         return self._changes
 
     def count(self, branch: str, token: str, *, entries: int = 0, tombstones: int = 0) -> None:
-        """Add what was written under a token; negative when it was taken away. Cost: 1 us."""
+        """Add rows that were written under a token; negative numbers for removed rows. Cost: 1 us."""
         with self._lock:
             self._changes += 1
             counts = self._tokens.setdefault(branch, {}).setdefault(token, [0, 0])
@@ -64,18 +64,18 @@ class Counters:
             counts[1] += tombstones
 
     def count_seal(self, branch: str) -> None:
-        """A token of the branch was sealed."""
+        """Count a token of the branch that was sealed."""
         with self._lock:
             self._changes += 1
             if branch in self._sealed:
                 self._sealed[branch] += 1
 
     def reset(self, branch: str, *, sealed_count: int = 0, tokens: Collection[str] = ()) -> None:
-        """Tokens of a branch were dropped: by a commit, a compaction, a reset.
+        """Forget the counts of tokens that a commit, a compaction or a reset has dropped.
 
         Args:
-            sealed_count: how many sealed tokens it has left.
-            tokens: those it still has, with staging; what was counted under others is forgotten.
+            sealed_count: number of sealed tokens that the branch still has.
+            tokens: the tokens that it still has, the staging token included. The counts of all others are forgotten.
         """
         with self._lock:
             self._changes += 1
@@ -87,32 +87,32 @@ class Counters:
 
     @contextmanager
     def note_move(self, branch: str) -> Iterator[None]:
-        """While the block moves the head of a branch, and applies for that what is staged: see `is_moving`."""
+        """Mark a branch as moving during the block, which applies its staged rows itself; see `is_moving`."""
         with self._lock:
             self._moving[branch] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._changes += 1  # what stayed staged, of a move that failed, is looked at again
+                self._changes += 1  # after a failed move, rows are still staged: check the branch again
                 self._moving[branch] -= 1
                 if not self._moving[branch]:
                     del self._moving[branch]
 
     def is_moving(self, branch: str) -> bool:
-        """Whether an operation of this process moves the head: a compaction would do the same work once more."""
+        """Whether an operation of this process moves the head. A compaction would then do the same work again."""
         with self._lock:
             return branch in self._moving
 
     def forget(self, branch: str) -> None:
-        """The branch was deleted."""
+        """Forget the counts of a deleted branch."""
         with self._lock:
             self._changes += 1
             self._tokens.pop(branch, None)
             self._sealed.pop(branch, None)
 
     def counts(self, branch: str) -> BranchCounts | None:
-        """What was counted; None: the branch was never counted from the store, so nothing is known of what was before.
+        """The counts of a branch; None: it was never counted from the store, so its older rows are unknown.
 
         Cost: a lock.
         """
@@ -122,7 +122,7 @@ class Counters:
             return self._sum(branch)
 
     def all_counts(self) -> dict[str, BranchCounts]:
-        """Of every branch that was counted, for metrics."""
+        """The counts of every branch that was counted from the store, for metrics."""
         with self._lock:
             return {branch: self._sum(branch) for branch in self._sealed}
 
@@ -135,7 +135,7 @@ class Counters:
         )
 
     def set_counted(self, branch: str, counted: Mapping[str, tuple[int, int]], *, sealed_count: int) -> None:
-        """What was counted in the store: by token, entries and tombstones. More of a token counted here stays."""
+        """Set the counts from the store: entries and tombstones, by token. A larger count of this process stays."""
         with self._lock:
             self._changes += 1
             old_counts = self._tokens.get(branch, {})

@@ -1,11 +1,15 @@
-"""Hooks: what runs before and after commits and merges, as a Python callable or as a webhook.
+"""Hooks: Python functions and webhooks that run before and after commits and merges.
 
-Owns: `HookCall`, the calls in process (`Hooks`) and the webhooks, which are a setting of the repository. Invariants: a
-hook that runs before may refuse, and then nothing has moved; one that runs after cannot, and its failure is reported
-(`Hooks.failures`, a metric), not raised; no error shows more of a webhook's URL than scheme, host and path, for what is
-left may hold a secret, and none shows what a webhook replied. Webhooks reach public addresses, and of others only those
-that `RepositoryOptions.webhook_hosts` lists (`lakebed.repo.outside.outbound`). Hooks run outside every lock, and
-before ones run again when the operation begins again.
+Owns: `HookCall`, the calls in this process (`Hooks`), and the webhooks, which are a setting of the repository.
+Invariants:
+
+- A ``pre-`` hook may refuse the operation, and then nothing has moved. A ``post-`` hook cannot refuse. Its failure is
+  reported (`Hooks.failures`, a metric) and not raised.
+- Errors show only scheme, host and path of a webhook's URL, because the rest may be secret. They never show a webhook's
+  reply.
+- Webhooks reach public addresses, and other addresses only if `RepositoryOptions.webhook_hosts` lists them
+  (`lakebed.repo.outside.outbound`).
+- Hooks run outside every lock. If an operation begins again, its ``pre-`` hooks run again.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from lakebed.runtime import Runtime, ThreadRuntime
 from lakebed.texts import host_in_url
 
 HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
-"""``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
+"""``pre-`` events are before the move, and hooks may refuse it. ``post-`` events are after the move."""
 
 _SETTING: Final = "webhooks"
 _WEBHOOK_COUNT_MAX: Final = 32
@@ -61,7 +65,7 @@ class HookCall(msgspec.Struct, frozen=True):
 
 
 class HookFailure(NamedTuple):
-    """A hook that ran after, and failed."""
+    """The failure of a ``post-`` hook."""
 
     hook: str
     call: HookCall
@@ -89,7 +93,7 @@ class Hooks:
     """The hooks of one open repository. Thread-safe.
 
     Args:
-        key_value: where its settings are; None: there are no webhooks.
+        key_value: the store of the repository's settings; None: there are no webhooks.
         allowed: hosts that webhooks may reach although their addresses are not public.
     """
 
@@ -108,16 +112,16 @@ class Hooks:
         """Hosts that webhooks and actions may reach although their addresses are not public."""
         self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
         self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
-        """The last failures of hooks that ran after."""
+        """The latest failures of ``post-`` hooks."""
 
     def __repr__(self) -> str:
         return f"Hooks(functions={len(self._registered)}, failures={len(self.failures)})"
 
     def register(self, event: HookEvent, hook: Hook, *, name: str | None = None) -> None:
-        """Call a function at an event, in this process only. A function that raises before an event refuses it.
+        """Call a function at an event, in this process only. An error at a ``pre-`` event refuses the operation.
 
         Args:
-            name: what errors call it; by default the function's own.
+            name: its name in errors; by default the function's name.
 
         Raises:
             InvalidRequest: kind ``invalid_hook``: there is no such event.
@@ -133,11 +137,11 @@ class Hooks:
             self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
 
     def run_before(self, call: HookCall) -> None:
-        """Ask every hook of an event, in the order in which they were registered, then the webhooks.
+        """Call every hook of a ``pre-`` event, in the order of registration, then the webhooks.
 
         Raises:
-            Rejected: kind ``hook_rejected``: one refused, failed or did not answer in time.
-        Cost: no request when there is none.
+            Rejected: kind ``hook_rejected``: a hook refused, failed or did not answer in time.
+        Cost: no request if there are no webhooks.
         """
         for name, reason, error in self._run(call, until_failure=True):
             raise Rejected(
@@ -150,10 +154,10 @@ class Hooks:
             ) from error
 
     def run_after(self, call: HookCall) -> list[HookFailure]:
-        """Tell every hook of an event what has happened. Never raises.
+        """Call every hook of a ``post-`` event. Never raises.
 
         Returns:
-            Those that failed, which are kept in `failures` too.
+            The failures, which are also added to `failures`.
         """
         failures = [HookFailure(name, call, reason) for name, reason, _ in self._run(call, until_failure=False)]
         self.failures.extend(failures)
@@ -170,7 +174,7 @@ class Hooks:
             posted = [webhook for webhook in self._webhooks() if call.event in webhook.events]
         except LakebedError as error:
             if until_failure:
-                raise  # nothing has happened yet
+                raise  # nothing has moved yet
             failures.append(("webhooks", str(error), error))
             posted = []
         for webhook in posted:
@@ -188,7 +192,7 @@ class Hooks:
 
 
 def _call_hook(hook: Hook, call: HookCall) -> Exception | None:
-    """What a hook raised. A hook may raise anything, and all of it is passed on."""
+    """Call a hook, and return the exception that it raised. A hook may raise any exception, so all are caught."""
     try:
         hook(call)
     except Exception as error:
@@ -197,7 +201,10 @@ def _call_hook(hook: Hook, call: HookCall) -> Exception | None:
 
 
 def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
-    """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
+    """Call a webhook, and return why it refused or failed; None: it accepted.
+
+    The request is neither retried nor redirected, because it may have effects.
+    """
     shown_url = redact_url(webhook.url)
     try:
         status = post(
@@ -213,7 +220,7 @@ def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | N
 
 
 def webhooks(key_value: KeyValue, *, keys: Keys) -> tuple[Webhook, ...]:
-    """The webhooks of a repository. Raises `Corruption`. Cost: no request: what this process knows."""
+    """The webhooks of a repository, as this process knows them. Raises `Corruption`. Cost: no request."""
     key = keys.setting(_SETTING)
     raw = key_value.peek(key)
     return () if raw is None else decode_record(raw, _Webhooks, key=key).webhooks
@@ -264,7 +271,7 @@ def _invalid(sentence: str) -> InvalidRequest:
 
 
 def redact_url(url: str) -> str:
-    """A URL without what may be secret: user, password and query."""
+    """A URL without the parts that may be secret: user, password and query."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port is not None else ""
     return f"{parts.scheme}://{host_in_url(parts.hostname or '')}{port}{parts.path}"

@@ -1,7 +1,7 @@
 """Protected branches: which branches may not be written, committed to or deleted directly.
 
-Owns: the setting, and the checks that verbs ask before they change a branch. Invariants: a merge into a protected
-branch is allowed, whatever is blocked there. A branch's rules are those of every pattern that it matches.
+Owns: the setting, and the checks that verbs make before they change a branch. Invariants: a merge into a protected
+branch is always allowed. The rules of a branch are those of every pattern that it matches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, encode_record, race_error
 
 Blocked = Literal["staging_write", "commit", "delete"]
-"""What a rule refuses: writes to the staging area, commits of it, deleting the branch."""
+"""The operations that a rule can refuse: writes to the staging area, commits of it, deleting the branch."""
 
 _SETTING: Final = "protected_branches"
 _TRIES_MAX: Final = 8
@@ -45,25 +45,25 @@ class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_writable(context: RepositoryContext, branch: str) -> None:
-    """Raise `InvalidRequest` when nothing may be staged on a branch (``protected_branch``, ``read_only_repository``).
+    """Raise `InvalidRequest` if nothing may be staged on a branch (``protected_branch``, ``read_only_repository``).
 
-    Cost: what this process knows is looked at; no request.
+    Cost: no request: uses the rules as this process knows them.
     """
     _check(context, branch, "staging_write")
 
 
 def check_committable(context: RepositoryContext, branch: str) -> None:
-    """Raise `InvalidRequest` when a branch takes no direct commits. As `check_writable`."""
+    """Raise `InvalidRequest` if a branch accepts no direct commits. As `check_writable`."""
     _check(context, branch, "commit")
 
 
 def check_deletable(context: RepositoryContext, branch: str) -> None:
-    """Raise `InvalidRequest` when a branch may not be deleted. As `check_writable`."""
+    """Raise `InvalidRequest` if a branch may not be deleted. As `check_writable`."""
     _check(context, branch, "delete")
 
 
 def check_not_read_only(context: RepositoryContext) -> None:
-    """Raise `InvalidRequest` (``read_only_repository``) when nothing in the repository may change. Cost: no request."""
+    """Raise `InvalidRequest` (``read_only_repository``) if the repository may not be changed. Cost: no request."""
     if context.record.read_only:
         raise read_only(context.name)
 
@@ -78,7 +78,7 @@ def read_only(repository: str) -> InvalidRequest:
 
 
 def check_rules(rules: Collection[ProtectionRule], branch: str, what: Blocked, *, repository: str) -> None:
-    """Raise `InvalidRequest` (``protected_branch``) when a rule blocks something on a branch. Cost: no request."""
+    """Raise `InvalidRequest` (``protected_branch``) if a rule blocks `what` on a branch. Cost: no request."""
     for rule in rules:
         if what in rule.blocked and fnmatchcase(branch, rule.pattern):
             raise InvalidRequest(
@@ -103,13 +103,13 @@ def _decode(raw: bytes | None, key: bytes) -> _Rules:
 
 
 def protected(context: RepositoryContext) -> tuple[ProtectionRule, ...]:
-    """The rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
+    """Load the rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
     key = context.keys.setting(_SETTING)
     return _decode(context.key_value.get(key), key).rules
 
 
 def rules_with_tag(context: RepositoryContext) -> tuple[tuple[ProtectionRule, ...], str]:
-    """The rules, and a text that changes with them, for `set_protected`. Raises `Corruption`. Cost: 1 read."""
+    """Load the rules, and their tag for `set_protected`, which changes with them. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.setting(_SETTING)
     raw = context.key_value.get(key)
     return _decode(raw, key).rules, _tag(raw)
@@ -125,12 +125,12 @@ def set_protected(
     """Replace all rules.
 
     Args:
-        expected: tags of `rules_with_tag`: only if the rules have one of them, or, of the empty tag, if none were
-            ever set; None: whatever they are.
+        expected: tags from `rules_with_tag`. The rules are replaced only if they have one of these tags. The empty tag
+            stands for rules that were never set. None: always replace them.
 
     Raises:
-        InvalidRequest: kind ``invalid_protection``: a pattern is empty, too long or there twice, or something unknown
-            is blocked.
+        InvalidRequest: kind ``invalid_protection``: a pattern is empty, too long or given twice, or an unknown
+            operation is blocked.
         Conflict: kind ``protection_moved``: the rules have another tag.
     Cost: 1 write of the key-value store; with `expected` also 1 read.
     """
@@ -160,11 +160,11 @@ def _rules_moved(context: RepositoryContext) -> Conflict:
 def protect(
     context: RepositoryContext, pattern: str, *, blocked: tuple[Blocked, ...] = get_args(Blocked)
 ) -> ProtectionRule:
-    """Protect the branches that a pattern matches; a rule of the same pattern is replaced.
+    """Protect the branches that a pattern matches. Replaces a rule of the same pattern.
 
     Raises:
         InvalidRequest: kind ``invalid_protection``.
-        Conflict: others changed the rules at the same time, again and again.
+        Conflict: other processes changed the rules at the same time, again and again.
     Cost: 1 read and 1 write of the key-value store.
     """
     rule = ProtectionRule(pattern, blocked)
@@ -198,7 +198,7 @@ def unprotect(context: RepositoryContext, pattern: str) -> None:
 def _change(
     context: RepositoryContext, change: Callable[[tuple[ProtectionRule, ...]], tuple[ProtectionRule, ...]]
 ) -> None:
-    """Read, change, compare and set."""
+    """Read the rules, and replace them by the result of `change` if they have not changed meanwhile; with retries."""
     key = context.keys.setting(_SETTING)
     for tries in range(1, _TRIES_MAX + 1):
         raw = context.key_value.get(key)
@@ -214,7 +214,7 @@ def _change(
 
 
 def _check_rules(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
-    """The rules in the order of patterns."""
+    """Check rules, and return them in the order of patterns. Raises `InvalidRequest` (``invalid_protection``)."""
     verbs = get_args(Blocked)
     for rule in rules:
         if not isinstance(rule.pattern, str) or not 0 < len(rule.pattern) <= NAME_CHARACTERS_MAX:

@@ -1,8 +1,8 @@
-"""Pull requests: what asks for the merge of a branch into another, and what became of it.
+"""Pull requests: requests to merge a branch into another, and their results.
 
-Owns: `PullRequest`, its place, and its states: open, closed, merged. Invariants: a merged pull request stays merged,
-and became so in the write that moved the branch; a change expects the record as it was read. Does not know: how
-branches are merged.
+Owns: `PullRequest`, its key, and its states: open, closed, merged. Invariants: a pull request becomes merged in the
+write that moves the branch, and stays merged. A change expects the record as it was read. Does not know: how branches
+are merged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakebed.repo.records.records import (
 PullStatus = Literal["open", "closed", "merged"]
 
 _TEXT_BYTES_MAX: Final = 64 << 10
-"""Of title and description together."""
+"""Largest size of title and description together, in UTF-8."""
 _TRIES_MAX: Final = 32
 
 
@@ -49,16 +49,16 @@ class PullRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     closed_at_ms: int | None = None
     """When it was closed or merged."""
     change_count: int = 0
-    """Changes of this record: no two of its states have the same bytes."""
+    """Number of changes of this record, so that no two of its states have the same bytes."""
 
 
 def create_pull(
     context: RepositoryContext, *, title: str, description: str, source: str, destination: str, author: str
 ) -> str:
-    """Ask for a merge.
+    """Create an open pull request.
 
     Returns:
-        The id: a ULID.
+        Its id, a ULID.
 
     Raises:
         InvalidRequest: kind ``same_branch``, ``oversized_text``, ``invalid_text``, ``read_only_repository``.
@@ -73,13 +73,13 @@ def create_pull(
     pull = PullRequest(title, source, destination, author, context.now_ms(), description)
     id = context.moves.mint()
     key = context.keys.pull(id)
-    # A branch that goes meanwhile is met by the merge; a repository that is deleted meanwhile must gain no record.
+    # If a branch is deleted meanwhile, the merge detects it. A deleted repository must get no new record.
     write_unique(context.key_value, [(key, _encode(pull))], expected={key: None, context.keys.deleted: None})
     return id
 
 
 def load_pull(context: RepositoryContext, id: str) -> PullRequest:
-    """A pull request. Raises `NotFound` (``pull_not_found``), `Corruption`. Cost: 1 read."""
+    """Load a pull request. Raises `NotFound` (``pull_not_found``), `Corruption`. Cost: 1 read."""
     return _load(context, id)[1]
 
 
@@ -97,7 +97,7 @@ def _load(context: RepositoryContext, id: str) -> tuple[bytes, PullRequest]:
 def list_pulls(
     context: RepositoryContext, *, prefix: str = "", after: str = "", statuses: tuple[PullStatus, ...]
 ) -> Iterator[tuple[str, PullRequest]]:
-    """Pull requests with one of some statuses, by id, so oldest first. Cost: 1 snapshot, 1 scan."""
+    """Iterate over pull requests with one of `statuses`, by id, which is oldest first. Cost: 1 snapshot, 1 scan."""
     with context.key_value.snapshot() as snapshot:
         for id, pull in read_records(
             snapshot, context.keys.pull(), PullRequest, begins_with=prefix, after=after or None
@@ -114,11 +114,13 @@ def update_pull(
     description: str | None = None,
     status: PullStatus | None = None,
 ) -> PullRequest:
-    """Change what is given; None: it stays.
+    """Change the given fields of a pull request; None: keep the field.
 
     Raises:
-        InvalidRequest: kind ``pull_merged``: a merged one is neither opened nor closed, and only a merge makes one.
-        NotFound: kind ``pull_not_found``. Conflict: it changes too fast.
+        InvalidRequest: kind ``pull_merged``: a merged pull request cannot be opened or closed, and only a merge can set
+            this status.
+        NotFound: kind ``pull_not_found``.
+        Conflict: other processes changed it at the same time, again and again.
     Cost: 1 read and 1 write.
     """
     check_not_read_only(context)
@@ -144,16 +146,16 @@ def update_pull(
 
 
 def check_open(id: str, pull: PullRequest) -> None:
-    """Refuse to merge what is not open. Raises `InvalidRequest` (``pull_closed``)."""
+    """Raise `InvalidRequest` (``pull_closed``) unless the pull request is open."""
     if pull.status != "open":
         raise InvalidRequest(f"Pull request {id} is {pull.status}: only an open one can be merged.", kind="pull_closed")
 
 
 def encode_merged(context: RepositoryContext, id: str, commit_id: str) -> tuple[bytes, bytes]:
-    """What the record of an open pull request is, and what it becomes with the merge that is published with it.
+    """The present record of an open pull request, and the record to publish with its merge.
 
     Raises:
-        InvalidRequest: kind ``pull_closed``: it is not open any more.
+        InvalidRequest: kind ``pull_closed``: it is no longer open.
         NotFound: kind ``pull_not_found``.
     Cost: 1 read.
     """

@@ -1,8 +1,8 @@
-"""The reference log: where each branch has been, so that what was deleted or moved can be brought back.
+"""The reference log: the earlier heads of each branch, so that deleted or moved branches can be brought back.
 
-Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it
-describes of; lines of one branch sort by time, and those of one process in the order of its moves, also within a
-millisecond; a head that a line younger than `RepositoryOptions.undelete_days` names is never collected.
+Owns: `ReflogLine` and its key. Invariants: a line is written in the same atomic change as the branch's record. The
+lines of a branch sort by time; those of one process sort in the order of its moves, even within a millisecond. A head
+that a line younger than `RepositoryOptions.undelete_days` names is never collected.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def reflog(
     since_ms: int | None = None,
     snapshot: KeyValueSnapshot | None = None,
 ) -> Iterator[ReflogLine]:
-    """Lines, oldest first for each branch.
+    """Iterate over lines, oldest first for each branch.
 
     Args:
-        branch: only of this one; None: of all, also of deleted ones.
-        since_ms: only lines that are not older. Unix milliseconds, UTC.
-        snapshot: what to read; None: the current state.
+        branch: only lines of this branch; None: of all branches, deleted ones included.
+        since_ms: only lines from this time on, Unix milliseconds, UTC.
+        snapshot: the state to read; None: the present state.
 
     Raises:
         Corruption: a line is damaged.
@@ -81,15 +81,15 @@ def _lines(
 
 
 def trim_reflog(context: RepositoryContext) -> int:
-    """Remove lines older than `RepositoryOptions.undelete_days`; a step of the background.
+    """Delete lines older than `RepositoryOptions.undelete_days`; a step of the background.
 
     Returns:
-        How many went; at most 10,000 a call.
+        The number of deleted lines, at most 10,000 a call.
     Cost: that of `RepositoryContext.trim_old`.
     """
 
     def made_ms(key: bytes, _: bytes) -> int:
         id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
-        return file_id_time_ms(id) if is_file_id(id) else sys.maxsize  # what is no line stays
+        return file_id_time_ms(id) if is_file_id(id) else sys.maxsize  # a key that is not a line stays
 
     return context.trim_old(context.keys.reflog(), made_ms, kept_ms=context.options.undelete_days * DAY_MS)

@@ -1,7 +1,7 @@
-"""Rules of retention: for how many days commits stay active, by branch.
+"""Rules of retention: the number of days for which commits keep their objects, by branch.
 
-Owns: the setting. Invariants: without rules nothing is ever expired. What the rules make of the history, and what is
-collected, is in `lakebed.repo.references.mark`.
+Owns: the setting. Invariants: without rules nothing expires. `lakebed.repo.references.mark` applies the rules to the
+history.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 def load_retention(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:
-    """The rules; None: no rules, and nothing expires. Raises `Corruption`. Cost: 1 read."""
+    """Load the rules; None: there are no rules, and nothing expires. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.setting(_SETTING)
     raw = (context.key_value if snapshot is None else snapshot).get(key)
     return None if raw is None else decode_record(raw, RetentionRules, key=key)
@@ -55,7 +55,7 @@ def load_retention(context: RepositoryContext, *, snapshot: KeyValueSnapshot | N
 def store_retention(
     context: RepositoryContext, *, default_days: int, branch_days: Mapping[str, int] = {}
 ) -> RetentionRules:
-    """Set the rules, all at once.
+    """Replace all rules.
 
     Args:
         default_days: 0 to 36,500.
@@ -85,5 +85,5 @@ def store_retention(
 
 
 def delete_retention(context: RepositoryContext) -> None:
-    """Remove the rules: nothing expires any more. Again is a no-op. Cost: 1 write of the key-value store."""
+    """Delete the rules, so that nothing expires. A second call is a no-op. Cost: 1 write of the key-value store."""
     context.key_value.delete(context.keys.setting(_SETTING))

@@ -1,10 +1,10 @@
-"""Runs of actions: what was run at an event, and what became of it.
+"""Runs of actions: the hooks that ran at an event, and their results.
 
-Owns: the records below ``runs/`` and their limits. A run is recorded before its first hook and again at its end: of a
-process that dies in between the first record stays, and shows a run that failed. Ids sort the newest first.
+Owns: the records below ``runs/`` and their limits. A run is recorded before its first hook, and again at its end. If
+the process dies in between, the first record stays, and shows a failed run. Ids sort newest first.
 
-Invariants: at most about `RUNS_MAX` runs of a repository are kept, none longer than `RUN_DAYS`; the output of a hook is
-cut at `OUTPUT_BYTES_MAX`.
+Invariants: about `RUNS_MAX` runs of a repository are kept at most, for `RUN_DAYS` at most. The output of a hook is cut
+at `OUTPUT_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNS_MAX: Final = 1_000
 RUN_DAYS: Final = 30
 OUTPUT_BYTES_MAX: Final = 16 << 10
 _FAR_MS: Final = 1 << 44
-"""Later than every time: what is left until then makes the newest id the smallest. Stored: DO NOT CHANGE."""
+"""A time later than all others. Ids have the time left until it, so the newest sorts first. Stored: DO NOT CHANGE."""
 _ID: Final = re.compile(r"[0-9a-f]{11}-[0-9a-f]{16}")
 _DELETED_AT_ONCE: Final = 1_000
 
@@ -46,7 +46,7 @@ class ActionRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
     event: str
     branch: str
-    """Of tags empty."""
+    """Empty for tags."""
     commit_id: str
     started_at_ms: int
     ended_at_ms: int | None = None
@@ -56,17 +56,17 @@ class ActionRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def new_run_id(context: RepositoryContext) -> str:
-    """An id that sorts before all older ones."""
+    """A new id, which sorts before all older ids."""
     return f"{_FAR_MS - context.now_ms():011x}-{context.environment.rng.getrandbits(64):016x}"
 
 
 def store_run(context: RepositoryContext, id: str, run: ActionRun) -> None:
-    """Record a run, or what became of it. Cost: 1 write."""
+    """Record a run at its start or at its end. Cost: 1 write."""
     context.key_value.set(context.keys.run(id), encode_record(run))
 
 
 def load_run(context: RepositoryContext, id: str) -> ActionRun:
-    """A run. Raises `NotFound` (``run_not_found``). Cost: 1 read."""
+    """Load a run. Raises `NotFound` (``run_not_found``). Cost: 1 read."""
     raw = context.key_value.get(context.keys.run(id)) if _ID.fullmatch(id) else None
     if raw is None:
         raise NotFound(
@@ -80,7 +80,7 @@ def load_run(context: RepositoryContext, id: str) -> ActionRun:
 def list_runs(
     context: RepositoryContext, *, after: str = "", branch: str = "", commit: str = ""
 ) -> Iterator[tuple[str, ActionRun]]:
-    """Ids and runs, the newest first, lazily; of a branch, or of a commit. Cost: 1 scan."""
+    """Iterate over ids and runs, newest first, lazily; only those of a branch or commit, if given. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
         for id, run in read_records(snapshot, context.keys.run(), ActionRun, after=after or None):
             if branch in ("", run.branch) and commit in ("", run.commit_id):
@@ -88,7 +88,7 @@ def list_runs(
 
 
 def trim_runs(context: RepositoryContext) -> int:
-    """Delete runs that are too many or too old; how many. Cost: 1 scan; a write if there are any."""
+    """Delete runs beyond the limits, and return their number. Cost: 1 scan; 1 write if there are any."""
 
     def find_old(now_ms: int) -> list[str]:
         oldest = f"{_FAR_MS - now_ms + RUN_DAYS * DAY_MS:011x}"
@@ -104,7 +104,7 @@ def trim_runs(context: RepositoryContext) -> int:
 
 
 def cut_output(text: str) -> str:
-    """A text as it is kept."""
+    """A text, cut to the size that is kept."""
     raw = text.encode(errors="replace")
     if len(raw) <= OUTPUT_BYTES_MAX:
         return raw.decode()

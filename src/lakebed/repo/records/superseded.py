@@ -1,14 +1,14 @@
-"""States that were replaced lately: a collection leaves their files to readers that began before.
+"""Records of states that were replaced recently. A collection keeps their files for readers that began before.
 
-Owns: `Superseded` and its place. A compacted metarange that a branch gives up, and the commit of a tag that is
-deleted, lose their last name at once, however old their files are; a reader may be in the middle of them. Invariants:
-a line is put in the same atomic change as the record that gives the state up; it counts from the clock of the process
-that does so, and never from before the state's own file was made. A pause between the two, or a clock that is behind,
-shortens the grace by as much, and a reader that is too late gets `Conflict`
+When a branch gives up a compacted metarange, or a tag is deleted, the metarange or the tag's commit may lose its last
+reference at once. Its files may be old enough for a collection, while a reader still reads them. Owns: `Superseded` and
+its key. Invariants: a line is put in the same atomic change as the record that gives up the state. Its time is that of
+the process's clock, but never before the state's own file was made. A pause between reading the clock and the write, or
+a clock that is behind, shortens the grace by as much. A reader that is too late gets `Conflict`
 (`lakebed.repo.references.mark.explaining_missing`).
 
 A head that a branch leaves needs no line: the reference log names it for `RepositoryOptions.undelete_days`. A state
-that an older version has replaced has no line, and no grace.
+that an older version of lakebed has replaced has no line, and no grace.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.records.records import decode_record, encode_record
 
 KEPT_DAYS: Final = 7
-"""Longest grace: lines that are older are removed, whatever the next collection's minimum age is."""
+"""Longest grace: older lines are deleted, whatever the grace of the next collection is."""
 
 
 class Superseded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A state that lost its name. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
 
     name: str
-    """Of the branch or tag."""
+    """The name of the branch or tag."""
     what: str
     """The verb, such as ``compaction``."""
     at_ms: int
-    """When. Unix time in milliseconds, UTC."""
+    """When the state was replaced, Unix time in milliseconds, UTC."""
     metarange: MetarangeRef | None = None
-    """What was compacted on the branch."""
+    """The replaced compacted metarange of the branch; None: the line is of a tag."""
     commit_id: str | None = None
-    """The commit of the tag."""
+    """The commit of the tag; None: the line is of a branch."""
 
 
 def supersede_compaction(
     context: RepositoryContext, before: MetarangeRef | None, *, after: MetarangeRef | None, branch: str, what: str
 ) -> list[tuple[bytes, bytes]]:
-    """What to put in the write that changes what is compacted on a branch: nothing when no file loses its name.
+    """The rows to put in a write that changes the compacted metarange of a branch; none if no file is given up.
 
     Args:
-        before, after: what is compacted; None: nothing is.
+        before, after: the compacted metarange; None: there is none.
 
     Cost: no request.
     """
@@ -62,7 +62,7 @@ def supersede_compaction(
 
 
 def supersede_tag(context: RepositoryContext, name: str, tag: Tag) -> tuple[bytes, bytes]:
-    """What to put in the write that deletes a tag. Cost: no request."""
+    """The row to put in the write that deletes a tag. Cost: no request."""
     return _line(context, Superseded(name, "delete_tag", context.now_ms(), commit_id=tag.commit_id))
 
 
@@ -71,7 +71,7 @@ def _line(context: RepositoryContext, line: Superseded) -> tuple[bytes, bytes]:
 
 
 def list_superseded(context: RepositoryContext, snapshot: KeyValueSnapshot, *, since_ms: int) -> Iterator[Superseded]:
-    """States that were replaced since a time (Unix milliseconds, UTC). Raises `Corruption`. Cost: 1 scan."""
+    """Iterate over states replaced since a time (Unix milliseconds, UTC). Raises `Corruption`. Cost: 1 scan."""
     for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
         line = decode_record(raw, Superseded, key=key)
         if line.at_ms > since_ms:
@@ -79,10 +79,10 @@ def list_superseded(context: RepositoryContext, snapshot: KeyValueSnapshot, *, s
 
 
 def trim_superseded(context: RepositoryContext) -> int:
-    """Remove lines older than `KEPT_DAYS`; a step of the background.
+    """Delete lines older than `KEPT_DAYS`; a step of the background.
 
     Returns:
-        How many went; at most 10,000 a call.
+        The number of deleted lines, at most 10,000 a call.
     Cost: that of `RepositoryContext.trim_old`.
     """
     return context.trim_old(

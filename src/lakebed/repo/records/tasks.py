@@ -1,8 +1,8 @@
 """Tasks of lakeFS's interface that run in the background: dumps, restores, and preparations of its collection.
 
-Owns: their records (``tasks/<id>``). Invariants: what a task does may be repeated, so a task whose process ended is run
-again by the next one; a task has ended when its record says so, and is shown for `KEPT_DAYS` then. Does not know: what
-they do (`lakebed.repo.lakefs.tasks`).
+Owns: their records (``tasks/<id>``). Invariants: every task can be repeated, so if its process ends, the next one runs
+it again. A task has ended when its record says so. The record is then kept for `KEPT_DAYS`. Does not know: what tasks
+do (`lakebed.repo.lakefs.tasks`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lakebed.repo.records.records import decode_record, encode_record, read_reco
 TaskKind = Literal["dump", "restore"]
 
 KEPT_DAYS: Final = 7
-"""How long a task can be asked about after its last change."""
+"""How long the record of a task is kept after its last change."""
 _PREFIXES: Final[dict[TaskKind, str]] = {"dump": "DR", "restore": "RR"}
-"""In front of ids: clients show them."""
+"""Prefixes of ids, which clients show."""
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -33,12 +33,12 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     updated_at_ms: int
     state: Literal["running", "completed", "failed"] = "running"
     facts: dict[str, str] = {}
-    """What it needs while it runs, what it has made once it is completed."""
+    """The input of a running task, or the results of a completed one."""
     error: str | None = None
     """Why it failed."""
     committer: str = ""
     force: bool = False
-    """It was asked for although the repository is read-only."""
+    """Run even though the repository is read-only."""
 
 
 def record_task(
@@ -49,7 +49,7 @@ def record_task(
     committer: str = "",
     force: bool = False,
 ) -> Task:
-    """Record a task that is going to run. Raises `OutcomeUnknown`. Cost: 1 durable write of the key-value store."""
+    """Record a task before it runs. Raises `OutcomeUnknown`. Cost: 1 durable write of the key-value store."""
     id = _PREFIXES[kind] + new_uuid(context.environment.rng).replace("-", "")
     task = Task(id, kind, context.now_ms(), facts=facts or {}, committer=committer, force=force)
     key = context.keys.task(id)
@@ -58,10 +58,10 @@ def record_task(
 
 
 def load_task(context: RepositoryContext, id: str, kind: TaskKind | None = None) -> Task:
-    """A task by its id.
+    """Load a task by its id.
 
     Args:
-        kind: only one of this kind; None: any.
+        kind: only a task of this kind; None: any.
 
     Raises:
         NotFound: kind ``task_not_found``.
@@ -83,9 +83,9 @@ def load_task(context: RepositoryContext, id: str, kind: TaskKind | None = None)
 def end_task(
     context: RepositoryContext, task: Task, *, facts: dict[str, str] | None = None, error: str | None = None
 ) -> Task:
-    """Write that a running task has ended: with what it has made, or why it failed.
+    """Record that a running task has ended, with its results or the error.
 
-    Returns the record as it is now: the one of another process, if that was faster. Cost: 1 write.
+    Returns the record as it is now. If another process has ended the task first, that is its record. Cost: 1 write.
     """
     ended_task = msgspec.structs.replace(
         task,
@@ -102,14 +102,14 @@ def end_task(
 
 
 def list_unfinished_tasks(context: RepositoryContext) -> list[Task]:
-    """Tasks that are running, or were when their process ended. Cost: 1 scan."""
+    """List tasks that are running, or were running when their process ended. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
         tasks = read_records(snapshot, context.keys.task(), Task)
         return [task for _, task in tasks if task.state == "running"]
 
 
 def trim_tasks(context: RepositoryContext) -> int:
-    """Remove the records of tasks that have not changed for `KEPT_DAYS`. Returns how many, at most 10,000 a call.
+    """Delete the records of tasks that have not changed for `KEPT_DAYS`. Returns their number, at most 10,000 a call.
 
     Cost: that of `RepositoryContext.trim_old`.
     """

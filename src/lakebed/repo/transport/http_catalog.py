@@ -1,6 +1,6 @@
-"""`HttpCatalog`: all repositories behind a server, as far as the access key may see them.
+"""`HttpCatalog`: the repositories behind a server that the access key may see.
 
-Invariants: it owns no records and no background: the server does.
+Invariants: the records and the background belong to the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HttpCatalog(Catalog):
     """The repositories behind a server. Thread-safe.
 
     Args:
-        client: of the server; closed by `close`.
+        client: the connection to the server; `close` closes it.
     """
 
     def __init__(self, client: Client) -> None:
@@ -63,7 +63,7 @@ class HttpCatalog(Catalog):
         except NotFound as missing:
             if missing.kind != "repository_not_found":
                 raise
-            # The server names no others. The nearest names are among those that the access key may see anyway.
+            # The server's error does not name similar repositories. Search them among those that the key may see.
             similar = self.repositories(ListRepositories(), amount=NAMES_COMPARED_MAX)
             names = [transport.facts.name for transport in similar]
             raise missing_repository(name, names=names, url=self.url) from missing

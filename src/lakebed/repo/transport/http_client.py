@@ -1,8 +1,8 @@
 """`Client`: requests to a lakebed server, and its errors as `LakebedError`.
 
-Owns: the pool of connections, authentication, and when an outcome is unknown. Invariants: a read is tried again
-after a connection broke; a write is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
-error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
+Owns: the pool of connections, authentication, and when an outcome is unknown. Invariants: a read is retried after a
+broken connection. A write is not retried, and raises `OutcomeUnknown`, because it may have taken effect. The secret is
+never in an error, a log or a `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from lakebed.http.asking import HEALTH_PATH, Connections, check_endpoint, error_
 from lakebed.log import logger
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
-"""The environment variable with the access key, where none is given."""
+"""The environment variable with the access key, if none is given."""
 SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
 """The environment variable with its secret."""
 
 API: Final = "/api/v1"
 _CONNECT_S: Final = 10.0
 READ_S: Final = 120.0
-"""How long a server that lives may take for a reply by default."""
+"""Default limit for the reply of a server that is alive."""
 _NOTE_S: Final = 5.0
-"""Silence after which it is said that a server is waited for."""
+"""Silence after which a log line says that the client waits for the server."""
 _SILENT_S: Final = 15.0
-"""Silence after which a server is asked whether it lives, and again after as long."""
+"""Silence after which the client checks if the server is alive, and the time between two such checks."""
 _HEALTH_S: Final = 10.0
-"""How long it may take to answer that."""
+"""Time limit for such a check."""
 _HEALTH_TRIES: Final = 3
-"""Questions in a row without an answer after which it is not waited for: it stands still, or is cut off."""
+"""Failed checks in a row after which the client stops waiting: the server hangs, or cannot be reached."""
 _CONNECTIONS_MAX: Final = 64
 
 
 class _RetryBroken(urllib3.Retry):
-    """Retries when the connection breaks, and not when the server is silent: it would be as long the next time."""
+    """Retries after a broken connection, but not after a timeout: the next attempt would take as long."""
 
     @override
     def increment(
@@ -61,7 +61,7 @@ class _RetryBroken(urllib3.Retry):
         _pool: ConnectionPool | None = None,
         _stacktrace: TracebackType | None = None,
     ) -> Self:
-        """The retries that are left; arguments as urllib3's."""
+        """Return the remaining retries; arguments as urllib3's."""
         if isinstance(error, ReadTimeoutError):
             raise error
         return super().increment(method, url, response, error, _pool, _stacktrace)
@@ -78,10 +78,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server. Thread-safe. It can be pickled, with its credentials, for the tasks of a job.
+    """A client of one server. Thread-safe. It can be pickled, with its credentials, for the tasks of a job.
 
     Args:
-        endpoint: its URL, such as ``http://127.0.0.1:8000``.
+        endpoint: the server's URL, such as ``http://127.0.0.1:8000``.
         access_key, secret: credentials; None: from the environment.
 
     Raises:
@@ -111,11 +111,14 @@ class Client:
         return (_reopen, (self.endpoint, self.access_key, self._secret))
 
     def close(self) -> None:
-        """Close all connections; again is a no-op."""
+        """Close all connections. A second call is a no-op."""
         self._pool.close()
 
     def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
-        """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
+        """Send a JSON request, and return the reply as a struct. `path` is below the interface's root.
+
+        Raises as `request`. Cost: 1 request.
+        """
         content = None if body is None else msgspec.json.encode(body)
         reply = self.request(method, path, content, headers=_JSON, again=method == "GET", query=query)
         value: T = read_reply(reply.data, kind)
@@ -133,13 +136,13 @@ class Client:
         preload: bool = True,
         read_s: float | None = READ_S,
     ) -> urllib3.BaseHTTPResponse:
-        """One request below the interface's root.
+        """Send a request, and return the reply. `path` is below the interface's root.
 
         Args:
-            content: the body, or its chunks as they come; an error of the iterator is raised as it is.
-            again: try again when the connection breaks.
+            content: the body, or its chunks, which are sent as they come. An error of the iterator is passed on.
+            again: retry after a broken connection.
             preload: read the reply's body; else the caller reads and closes it.
-            read_s: how long the reply, and each further part of its body, may take; None: as long as the server lives.
+            read_s: limit for the reply, and for each further part of its body; None: as long as the server is alive.
 
         Raises:
             The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
@@ -170,7 +173,7 @@ class Client:
         raise error_of(reply, endpoint=self.endpoint, again=again)
 
     def _wait(self, connection: socket.socket, reply_s: float | None) -> None:
-        """Return when more of a reply comes. Raises `TimeoutError`: it takes too long, or the server stands still."""
+        """Return when more of a reply arrives. Raises `TimeoutError` after `reply_s`, or if the server hangs."""
         began_s = _CLOCK.monotonic_s()
         ends_s = began_s + (inf if reply_s is None else reply_s)
         if _has_reply(connection, min(_NOTE_S, ends_s - began_s)):
@@ -186,7 +189,7 @@ class Client:
         raise TimeoutError(f"no reply for {_CLOCK.monotonic_s() - began_s:.0f} s")
 
     def _is_alive(self) -> bool:
-        """Whether the server, or a proxy before it, answers anything."""
+        """Whether the server, or a proxy before it, answers at all."""
         try:
             self._pool.request("GET", self.endpoint, HEALTH_PATH, timeout=urllib3.Timeout(_HEALTH_S))
         except HTTPError:
@@ -195,7 +198,7 @@ class Client:
 
     @contextmanager
     def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
-        """Read a reply that was not preloaded; its connection returns to the pool, or is closed after an error."""
+        """Read a reply that was not preloaded. Then its connection returns to the pool, or is closed after an error."""
         try:
             yield
         except HTTPError as error:
@@ -227,7 +230,7 @@ class Client:
 
 
 def _has_reply(connection: socket.socket, wait_s: float) -> bool:
-    """Whether a connection has something to read within a time; its end too."""
+    """Whether a connection has bytes to read, or its end, within a time."""
     is_decrypted = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
     return is_decrypted or wait_for_read(connection, wait_s)
 
@@ -236,7 +239,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 class _Body:
-    """The chunks of a body; an error of the iterator is kept apart from errors of the connection."""
+    """The chunks of a body. Keeps an error of the iterator, to distinguish it from errors of the connection."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self._chunks = chunks

@@ -1,6 +1,6 @@
 """`RemoteAccessKeys`: the access keys of a server, through the server.
 
-Owns: the shape of keys in replies. Invariant: a secret is returned once, at its creation, and is in no `repr`.
+Owns: the form of keys in replies. Invariant: a secret is returned once, when it is created, and is in no `repr`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class RemoteAccessKey:
     id: str
     role: str
     repositories: tuple[str, ...] | None
-    """The only repositories it may see; None: all."""
+    """The only repositories that it may see; None: all."""
     description: str
     created_at_ms: int
     tables: tuple[str, ...] | None = None
-    """The only tables it may see; None: all, or none if `repositories` is given."""
+    """The only tables that it may see; None: all, or none if `repositories` is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RemoteAccessKeys:
         tables: tuple[str, ...] | None = None,
         description: str = "",
     ) -> RemoteNewKey:
-        """A new access key. Raises `InvalidRequest` for an invalid role, repository or table."""
+        """Create an access key. Raises `InvalidRequest` for an invalid role, repository or table."""
         body: dict[str, Any] = {"role": role, "description": description}
         for kind, names in (("repositories", repositories), ("tables", tables)):
             body |= {} if names is None else {kind: list(names)}
@@ -81,7 +81,7 @@ class RemoteAccessKeys:
         return RemoteNewKey(row.key(), row.secret_access_key)
 
     def list(self) -> list[RemoteAccessKey]:
-        """All access keys, ordered by id."""
+        """Return all access keys, ordered by id."""
         return list(self._pages())
 
     def _pages(self) -> Iterator[RemoteAccessKey]:
@@ -94,14 +94,14 @@ class RemoteAccessKeys:
             after = page.pagination.next_offset
 
     def get(self, access_key: str) -> RemoteAccessKey:
-        """One access key. Raises `NotFound`."""
+        """Return an access key. Raises `NotFound`."""
         return self._client.send("GET", f"{_KEYS}/{quote_segment(access_key)}", _Row).key()
 
     def revoke(self, access_key: str) -> None:
-        """End an access key and its tokens. Raises `NotFound`, and `InvalidRequest` for the last administrator's."""
+        """Revoke an access key and its tokens. Raises `NotFound`, and `InvalidRequest` for the last administrator's."""
         self._client.request("DELETE", f"{_KEYS}/{quote_segment(access_key)}")
 
     def rotate(self, access_key: str) -> RemoteNewKey:
-        """Give an access key a new secret; the old one ends. Raises `NotFound`."""
+        """Give an access key a new secret; the old one becomes invalid. Raises `NotFound`."""
         row = self._client.send("POST", f"{_KEYS}/{quote_segment(access_key)}/rotate", _Row)
         return RemoteNewKey(row.key(), row.secret_access_key)

@@ -1,8 +1,8 @@
 """`HttpObjects`: the objects of a reference behind a server, for a `BranchStore`.
 
-Invariants: a create-only put is one request that the server decides; when its answer is lost the outcome is unknown, as
-with any store. It can be pickled, with the credentials of its transport, for the tasks of a job, which read and upload
-through the server.
+Invariants: a create-only put is one request, and the server decides it. If its reply is lost, the outcome is unknown,
+as with any store. It can be pickled, with the credentials of its transport, for the tasks of a job, which read and
+upload through the server.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ServerBytes(ObjectBytes):
     """The bytes of a branch, for tasks that read and upload through the server.
 
     Attributes:
-        transport: to the repository, with its credentials.
+        transport: the transport to the repository, with its credentials.
         ref: the branch or commit.
-        folder: that the paths of tasks are below.
+        folder: the folder of the branch that contains the tasks' paths.
     """
 
     transport: Transport
@@ -62,7 +62,7 @@ class ServerBytes(ObjectBytes):
         return _in_ranges(ranges, lambda byte_range: self.read(path, entry, byte_range=byte_range))
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
-        """See `ObjectBytes.upload`. A whole body is sent again when the answer is lost: each has its own address."""
+        """See `ObjectBytes.upload`. A whole body is sent again after a lost reply: each upload gets a new address."""
         if isinstance(body, Iterator):
             return self._upload(body)
         for attempts_left in reversed(range(_UPLOAD_ATTEMPTS_MAX)):
@@ -79,7 +79,7 @@ class ServerBytes(ObjectBytes):
 
 @dataclass(frozen=True, slots=True)
 class HttpObjects(ReferenceObjects):
-    """The objects of a reference. Cost of making one: no request.
+    """The objects of a reference. Making one sends no request.
 
     Attributes:
         ref: a branch, or any other reference.
@@ -123,7 +123,7 @@ class HttpObjects(ReferenceObjects):
         return self.transport.get(self.ref, path, byte_range=byte_range)
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ReferenceObjects.read_ranges`. Cost: 1 GET; of distant ranges 1 HEAD and 1 GET each."""
+        """See `ReferenceObjects.read_ranges`. Cost: 1 GET; for distant ranges 1 HEAD, and 1 GET each."""
         if len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)) == 1:
             return _in_ranges(ranges, lambda byte_range: self.read(path, byte_range=byte_range))
 
@@ -136,7 +136,7 @@ class HttpObjects(ReferenceObjects):
         raise InternalError("Objects behind a server are streamed by ranges.")
 
     def check_writable(self, path: str | None = None) -> None:
-        """See `ReferenceObjects.check_writable`. Cost: no request: the server refuses what it would not take."""
+        """See `ReferenceObjects.check_writable`. Cost: no request: the server checks each write."""
         if not self.writes:
             raise InvalidRequest(
                 f"{self.url} was opened as a reference, to read it: write through the store of a branch.",
@@ -150,7 +150,7 @@ class HttpObjects(ReferenceObjects):
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         """See `ReferenceObjects.put_stream`. Cost: an upload, and 1 request to stage it."""
-        whole_body(chunks)  # refuses what has no chunks
+        whole_body(chunks)  # raises for anything that has no chunks
         entry = self.transport.put(self.ref, Put(), map(byte_view, chunks))
         if not only_if_absent:
             self.stage_many([(path, entry)])
@@ -173,7 +173,7 @@ class HttpObjects(ReferenceObjects):
         self._with_retries(lambda: self.transport.call(DeleteMany(branch=self.ref, paths=list(paths))))
 
     def copy(self, source: str, path: str, *, only_if_absent: bool) -> None:
-        """See `ReferenceObjects.copy`. A create-only copy passes through this process."""
+        """See `ReferenceObjects.copy`. The bytes of a create-only copy go through this process."""
         if only_if_absent:
             self.put(path, self.read(source, byte_range=None), only_if_absent=True)
             return
@@ -183,7 +183,7 @@ class HttpObjects(ReferenceObjects):
         return with_retries(request, url=self.url, environment=self.environment)
 
     def object_url(self, entry: Entry) -> str:
-        """See `ReferenceObjects.object_url`: of an upload below the server's URL of the repository."""
+        """See `ReferenceObjects.object_url`. For an upload, it is below the server's URL of the repository."""
         is_upload = address_ulid(entry.address) is not None
         return f"{self.transport.url}/{entry.address}" if is_upload else entry.address
 
@@ -191,7 +191,7 @@ class HttpObjects(ReferenceObjects):
         return self.transport.call(SignedUrl(ref=self.ref, path=path, expires_in_s=expires_in_s))
 
     def storage_ms(self) -> int:
-        """See `ReferenceObjects.storage_ms`. Cost: 1 upload of no bytes, which a collection takes."""
+        """See `ReferenceObjects.storage_ms`. Cost: 1 empty upload, which a collection deletes."""
         return self.transport.put(self.ref, Put(), b"").modified_ms
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
@@ -206,7 +206,7 @@ class HttpObjects(ReferenceObjects):
 
 
 def _in_ranges(ranges: Sequence[ByteRange], read: Callable[[ByteRange], Buffer]) -> list[Buffer]:
-    """Ranges in the order asked, with one read for each group of near ranges."""
+    """Read ranges, with one read for each group of near ranges. The results are in the order of `ranges`."""
     spans = coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)
     bodies = {span: memoryview(read(span)) for span in spans}
 

@@ -1,10 +1,14 @@
 """`HttpTransport`: a repository behind a lakebed server.
 
-Invariants: a call that is one request is of one moment. A list of more than `PAGE_COUNT_MAX` rows is several requests:
-the first page is read by the call, each other when it is needed, and of a branch each shows its own moment; no row
-is repeated, and rows that exist all the time are never missed. What a commit or tag holds does not change. An open file
-reads the object that it was opened on, whatever becomes of its path. Of a new commit, tag or branch the server names as
-committer the access key, unless an administrator names another author.
+Invariants:
+
+- A call that is one request shows one moment. A list of more than `PAGE_COUNT_MAX` rows takes several requests: the
+  call reads the first page, and each other page is read when it is needed. For a branch, each page shows its own
+  moment. No row is repeated, and a row that exists all the time is never missed. The content of a commit or tag does
+  not change.
+- An open file reads the object that its path named when it was opened, even if the path changes.
+- The server records the access key as the committer of a new commit, tag or branch, unless an administrator names
+  another author.
 """
 
 from __future__ import annotations
@@ -45,12 +49,12 @@ Row = TypeVar("Row")
 
 _JSON: Final = {"Content-Type": "application/json"}
 _SMALL_BYTES: Final = 256 << 10
-"""A body up to this size is sent at once, without asking first whether it would be taken."""
+"""A body up to this size is sent at once, without a request before it that checks if the server accepts it."""
 _PIECE_BYTES: Final = 1 << 20
 
 
 def only_local(what: str) -> NoReturn:
-    """Refuse what needs the storage and its records in this process."""
+    """Raise `InvalidRequest` for an operation that needs the storage and its records in this process."""
     raise InvalidRequest(
         f"{what} works on the storage itself, and not through a server: open the folder or bucket, or do it there.",
         kind="not_over_http",
@@ -58,9 +62,9 @@ def only_local(what: str) -> NoReturn:
 
 
 def ask(client: Client, verb: Described, path: str, *, headers: Mapping[str, str] = {}) -> Any:
-    """Send a verb; its reply, decoded.
+    """Send a verb, and return its decoded reply.
 
-    Raises what the verb raises, `Unavailable`, and `OutcomeUnknown` when the answer to a change was lost. Cost: 1
+    Raises the errors of the verb, `Unavailable`, and `OutcomeUnknown` if the reply to a change was lost. Cost: 1
     request.
     """
     try:
@@ -77,7 +81,7 @@ def ask(client: Client, verb: Described, path: str, *, headers: Mapping[str, str
 def pages(
     client: Client, verb: Any, path: str, *, amount: int | None, headers: Mapping[str, str] = {}
 ) -> Iterator[Any]:
-    """The rows of a list verb, a page at a time; the first page is there when this returns.
+    """Iterate over the rows of a list verb, page by page. The call itself reads the first page.
 
     Cost: 1 request for every `PAGE_COUNT_MAX` rows.
     """
@@ -100,7 +104,7 @@ def pages(
 
 
 def _row_name(row: Any) -> str:
-    """With what the page behind a row begins."""
+    """The text to continue a list behind a row: the argument `after` of its next page."""
     for name in ("path", "id", "name"):
         value = getattr(row, name, None)
         if value is not None:
@@ -115,7 +119,7 @@ class HttpTransport(Transport):
         self._client = client
         self._facts = facts
         self._path = f"/repositories/{quote_segment(facts.name)}/verbs/"
-        self._headers = {REPOSITORY_ID_HEADER: facts.id}  # another one may have the name by now
+        self._headers = {REPOSITORY_ID_HEADER: facts.id}  # another repository may have the name by now
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.url!r})"
@@ -125,7 +129,7 @@ class HttpTransport(Transport):
 
     @property
     def client(self) -> Client:
-        """Of the server."""
+        """The client of the server."""
         return self._client
 
     @property
@@ -139,7 +143,7 @@ class HttpTransport(Transport):
 
     @property
     def context(self) -> NoReturn:
-        """Raises `InvalidRequest` (``not_over_http``): the server has it."""
+        """Raise `InvalidRequest` (``not_over_http``): only the server has the context."""
         only_local("A repository's context")
 
     def call(self, verb: Verb[R], **local: Any) -> R:
@@ -154,7 +158,7 @@ class HttpTransport(Transport):
         return self.call(Head(ref=branch)).id
 
     def view(self, ref: str) -> NoReturn:
-        """Raises `InvalidRequest` (``not_over_http``): a server keeps no snapshot open for a client."""
+        """Raise `InvalidRequest` (``not_over_http``): a server keeps no snapshot open for a client."""
         only_local("A view of one moment")
 
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
@@ -244,7 +248,7 @@ def _line_of(what: Put) -> bytes:
 
 
 def _prepend_line(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:
-    """The message, then the bytes, in pieces that are worth a write."""
+    """The message, then the bytes, in pieces that are large enough for one write each."""
     yield line
     if isinstance(body, bytearray | memoryview):
         yield from (body[start : start + _PIECE_BYTES] for start in range(0, len(body), _PIECE_BYTES))
