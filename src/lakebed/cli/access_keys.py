@@ -119,7 +119,10 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
 
 
 def _access_keys(repositories: Repositories) -> Any:
-    """The access keys of a lake, from its records or from the server that owns them. Both have the same methods."""
+    """Return the access keys of a lake, from its records or from the server that owns them.
+
+    Both have the same methods.
+    """
     if is_server(repositories.url):
         return repositories.access_keys
     catalog = local_catalog(repositories)

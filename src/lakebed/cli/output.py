@@ -83,7 +83,7 @@ def flush() -> None:
 
 
 def printable(text: str) -> str:
-    r"""An argument or a path of this system in printable form: bytes that are not UTF-8 become ``\xff``."""
+    r"""Return an argument or a path of this system in printable form: bytes that are not UTF-8 become ``\xff``."""
     if text.isascii():
         return text
     try:
@@ -93,7 +93,7 @@ def printable(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """The first line of a message, with commits shortened to their first 12 digits."""
+    """Return the first line of a message, with commits shortened to their first 12 digits."""
     return _COMMIT_ID.sub(r"\1", text.split("\n", 1)[0]) or "(no message)"
 
 
@@ -198,7 +198,7 @@ def _bold(text: str) -> str:
 
 
 def _width(stream: TextIO) -> int | None:
-    """The width of a terminal in columns; None for a pipe or a file, which have no limit."""
+    """Return the width of a terminal in columns; None for a pipe or a file, which have no limit."""
     if not stream.isatty():
         return None
     set_width = os.environ.get("COLUMNS", "")
@@ -269,7 +269,7 @@ def ago(time_ms: int | None) -> str:
 
 
 def span(duration_ms: int) -> str:
-    """A duration in its largest unit, rounded down except within its last hundredth: ``3 minutes``, ``1 day``."""
+    """Format a duration in its largest unit, rounded down except within its last hundredth: ``3 minutes``."""
     # A lifetime of 7 days that began a moment ago ends in 7 days, not in 6; and 3,650 days are 10 years.
     seconds = duration_ms * 1.01 / 1000
     for unit, length in _SPANS:

@@ -94,7 +94,7 @@ def read_document(store: ObjectStore, path: str, kind: type[D], *, fault: str, a
 
 
 def control_url(store: ObjectStore, url: str | None = None) -> str:
-    """The URL of the storage's control plane: `url`, or that of the environment, or that in ``_fleet/control.json``.
+    """Return the URL of the storage's control plane: `url`, the environment's, or that in ``_fleet/control.json``.
 
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
@@ -114,7 +114,7 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
 
 
 def folder_number(url: str) -> int:
-    """The file system's number of a storage's folder; 0: no folder. A copy of the folder has another number."""
+    """Return the file system's number of a storage's folder; 0: no folder. A copy of the folder has another number."""
     location = parse_url(url)
     if location.scheme != "file":
         return 0
@@ -137,7 +137,7 @@ def is_served(store: ObjectStore, *, url: str, folder: int) -> bool:
 
 
 def check_ledger_url(url: str | None) -> str | None:
-    """The URL of a ledger; None for a database in the storage. Raises `InvalidRequest` (``unknown_ledger``)."""
+    """Return the URL of a ledger; None for a database in the storage. Raises `InvalidRequest` (``unknown_ledger``)."""
     if url is not None and not url.startswith(_LEDGERS):
         raise InvalidRequest(
             f"No ledger has the URL {url.partition('://')[0]}...: use postgresql://..., or leave --ledger out for a "
@@ -148,5 +148,5 @@ def check_ledger_url(url: str | None) -> str | None:
 
 
 def display_url(store: ObjectStore) -> str:
-    """A store's URL for messages: a folder as its path."""
+    """Return a store's URL for messages: a folder as its path."""
     return store.root_url.removeprefix("file://")

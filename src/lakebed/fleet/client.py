@@ -271,7 +271,7 @@ class Tenant:
         )
 
     def _source(self, version: str | None) -> tuple[Timeline, int | None]:
-        """The timeline to branch, and the LSN at which to branch it."""
+        """Return the timeline to branch, and the LSN at which to branch it."""
         if version is None:
             return self.main, None
         position: Position = self.state().find(str(version))

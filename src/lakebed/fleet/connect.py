@@ -81,7 +81,7 @@ class Fleet:
         return f"Fleet({self.url!r})"
 
     def tenant(self, name: str) -> Tenant:
-        """A tenant by name. Raises `InvalidRequest` for an invalid name. Cost: no request."""
+        """Return a tenant by name. Raises `InvalidRequest` for an invalid name. Cost: no request."""
         return Tenant(
             name,
             control=self._control,
@@ -99,7 +99,7 @@ class Fleet:
         return tenant
 
     def tenants(self) -> list[TenantRecord]:
-        """The records of all tenants, by name. Cost: 1 request."""
+        """Return the records of all tenants, by name. Cost: 1 request."""
         return Listing(self.operator.tenants())
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ def _connect_control(
 
 
 def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable:
-    """The error for a copy of a storage, whose address is that of the original's control plane."""
+    """Return the error for a copy of a storage, whose address is that of the original's control plane."""
     return Unavailable(
         f"The fleet of {storage.root_url} does not run: the control plane at {url}, which is written down there, "
         f"serves {served}. Of a copy, start a fleet of its own with lakebed fleet up {display_url(storage)}; "
@@ -220,7 +220,7 @@ def _serving_another(storage: ObjectStore, url: str, served: str) -> Unavailable
 
 
 def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unavailable:
-    """Why no control plane of a fleet answers: it does not run, or it hangs."""
+    """Return why no control plane of a fleet answers: it does not run, or it hangs."""
     if problem.kind == "no_reply":
         return Unavailable(
             f"The control plane of {storage.root_url} at {url} does not answer in time: its process hangs or is cut "

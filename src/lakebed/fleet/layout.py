@@ -68,33 +68,33 @@ def check_name(text: object, *, what: str) -> str:
 
 
 def tenant_folder(tenant: str) -> str:
-    """The folder of a tenant's objects."""
+    """Return the folder of a tenant's objects."""
     return f"{tenant}{TENANT_SUFFIX}"
 
 
 def txn_folder(tenant: str, txn: int) -> str:
-    """The folder of one transaction; a LIST of it with a final slash finds every object that the transaction wrote."""
+    """Return the folder of one transaction. A LIST of it with a final slash finds all objects of the transaction."""
     return f"{tenant_folder(tenant)}/{txn:0{_TXN_DIGITS}}"
 
 
 def manifest_path(tenant: str, txn: int, attempt: int) -> str:
-    """The path of the manifest that is sent with the `attempt`-th request to commit (from 1)."""
+    """Return the path of the manifest that is sent with the `attempt`-th request to commit (from 1)."""
     return f"{txn_folder(tenant, txn)}/manifest.{attempt}"
 
 
 def deadlist_path(tenant: str, txn: int, attempt: int) -> str:
-    """The path of the list of objects that died in a transaction, for the manifest of the same attempt."""
+    """Return the path of the list of objects that died in a transaction, for the manifest of the same attempt."""
     return f"{txn_folder(tenant, txn)}/deadlist.{attempt}"
 
 
 def deadlist_of(manifest: str) -> str:
-    """The path of the deadlist that was committed with the manifest at a path."""
+    """Return the path of the deadlist that was committed with the manifest at a path."""
     folder, _, attempt = manifest.rpartition("/manifest.")
     return f"{folder}/deadlist.{attempt}"
 
 
 def layer_path(tenant: str, txn: int, timeline: str, file_id: str) -> str:
-    """The path of a sorted file."""
+    """Return the path of a sorted file."""
     return f"{txn_folder(tenant, txn)}/timelines/{timeline}/{file_id}.sst"
 
 
@@ -108,7 +108,7 @@ class LayerName(NamedTuple):
 
 
 def parse_layer_path(path: str) -> LayerName | None:
-    """The parts of a sorted file's path; None for any other path."""
+    """Return the parts of a sorted file's path; None for any other path."""
     match = _FILE.fullmatch(path)
     return None if match is None else LayerName(match[1], int(match[2]), match[3], match[4])
 
@@ -153,10 +153,10 @@ def by_id(timeline: str) -> str:
 
 
 def log_key(tenant: str, timeline: str) -> str:
-    """A timeline's name in the log."""
+    """Return a timeline's name in the log."""
     return f"{tenant}/{timeline}"
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The smallest key after all keys with a prefix."""
+    """Return the smallest key after all keys with a prefix."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -117,12 +117,15 @@ class Ledger:
         self.key_value.close()
 
     def read_identity(self) -> str | None:
-        """The id of this ledger; None: no control plane has used it yet. Cost: 1 read."""
+        """Return the id of this ledger; None: no control plane has used it yet. Cost: 1 read."""
         raw = self.key_value.get(layout.LEDGER)
         return None if raw is None else _read(_ID, raw, "ledger").id
 
     def identity(self, proposed: str) -> str:
-        """The id of this ledger. A ledger without an id takes `proposed`. Cost: 1 read; the first time also a write."""
+        """Return the id of this ledger. A ledger without an id takes `proposed`.
+
+        Cost: 1 read; the first time also a write.
+        """
         raw = self.key_value.get(layout.LEDGER)
         if raw is None:
             with suppress(Conflict, OutcomeUnknown):  # another process may be first; what is written decides
@@ -135,7 +138,7 @@ class Ledger:
     # ---- tenants
 
     def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
-        """A tenant's record as this process knows it; with `fresh`, as it is in the store.
+        """Return a tenant's record as this process knows it; with `fresh`, as it is in the store.
 
         Raises `NotFound` (``tenant_not_found``). Cost: nothing once it is known; fresh: as `KeyValue.get`.
         """
@@ -158,7 +161,7 @@ class Ledger:
         ]
 
     def tenants(self, *, after: str = "") -> Iterator[TenantRecord]:
-        """All tenants after a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
+        """Yield all tenants after a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
         start = layout.tenant_key(after) + b"\0" if after else None
         for key, raw in self._scan(layout.TENANTS, start=start):
             record = _read(_TENANT, raw, key.decode())
@@ -324,28 +327,28 @@ class Ledger:
         )
 
     def floor(self, tenant: str) -> Floor | None:
-        """The floor above which a new tenant of the name begins; None: no tenant of the name was deleted."""
+        """Return the floor above which a new tenant of the name begins; None: no tenant of the name was deleted."""
         raw = self.key_value.get(layout.floor_key(tenant))
         return None if raw is None else _read(_FLOOR, raw, tenant)
 
     # ---- finished transactions, tasks
 
     def finished(self, tenant: str, txn: int) -> Transaction | None:
-        """A finished transaction. Cost: as `KeyValue.get`."""
+        """Return a finished transaction. Cost: as `KeyValue.get`."""
         raw = self.key_value.get(layout.transaction_key(tenant, txn))
         return None if raw is None else _read(_DONE, raw, tenant)
 
     def list_finished(self, tenant: str) -> list[Transaction]:
-        """The finished transactions of a tenant, oldest first."""
+        """Return the finished transactions of a tenant, oldest first."""
         prefix = layout.DONE + f"{tenant}/".encode()
         return [_read(_DONE, raw, tenant) for _, raw in self._scan(prefix)]
 
     def tasks(self) -> Iterator[CollectTask]:
-        """The collector's tasks, by tenant and transaction."""
+        """Return the collector's tasks, by tenant and transaction."""
         return (_read(_TASK, raw, key.decode()) for key, raw in self._scan(layout.COLLECT))
 
     def tasks_of(self, tenant: str) -> Generator[CollectTask, None, None]:
-        """The collector's tasks of a tenant, by transaction, read as they are asked for."""
+        """Return the collector's tasks of a tenant, by transaction. They are read lazily."""
         prefix = layout.COLLECT + f"{tenant}/".encode()
         return (_read(_TASK, raw, tenant) for _, raw in self._scan(prefix))
 
@@ -361,12 +364,12 @@ class Ledger:
     # ---- nodes
 
     def node(self, node: str) -> NodeRecord | None:
-        """A node's record. Cost: as `KeyValue.get`."""
+        """Return a node's record. Cost: as `KeyValue.get`."""
         raw = self.key_value.get(layout.node_key(node))
         return None if raw is None else _read(_NODE, raw, node)
 
     def nodes(self) -> list[NodeRecord]:
-        """All nodes, by name."""
+        """Return all nodes, by name."""
         return [_read(_NODE, raw, key.decode()) for key, raw in self._scan(layout.NODES)]
 
     def change_node(self, node: str, decide: Callable[[NodeRecord | None], NodeRecord]) -> NodeRecord:
@@ -418,7 +421,7 @@ class Ledger:
 
 
 def no_tenant(tenant: str) -> NotFound:
-    """The error of an unknown tenant."""
+    """Return the error of an unknown tenant."""
     return NotFound(
         f"There is no tenant {tenant!r}: create it, or list the tenants.", kind="tenant_not_found", tenant=tenant
     )
@@ -443,7 +446,7 @@ def _exists(record: TenantRecord) -> LakebedError:
 
 
 def _first_of_each(parts: Sequence[_Change[R]]) -> list[_Change[R]]:
-    """The first change of each tenant: one write has at most one step for a tenant."""
+    """Return the first change of each tenant: one write has at most one step for a tenant."""
     return list({change.tenant: change for change in reversed(parts)}.values())[::-1]
 
 

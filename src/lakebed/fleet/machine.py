@@ -75,7 +75,7 @@ WAIT: Final = "wait"
 
 
 def new_tenant(tenant: str, *, policy: Policy, floor: Floor | None, now_ms: int) -> TenantRecord:
-    """The record of a tenant that was never attached; `floor` is that of an earlier tenant of its name.
+    """Return the record of a tenant that was never attached; `floor` is that of an earlier tenant of its name.
 
     The id of its first timeline differs from all earlier ids, because a request to drop or prune the log of an earlier
     timeline, or to append to it, may still be on its way. The id contains a transaction number that no transaction
@@ -341,7 +341,7 @@ def commit(
 
 
 def _again(record: TenantRecord, request: CommitRequest, finished: Transaction | None) -> CommitReply:
-    """The answer for a transaction that is not open any more."""
+    """Return the answer for a transaction that is not open any more."""
     if finished is None or (finished.node, finished.generation) != (request.node, request.generation):
         return _reject("there is no such transaction of this attachment")
     if finished.state is not COMMITTED:
@@ -402,7 +402,7 @@ def _grant(record: TenantRecord, transaction: Transaction, request: CommitReques
 def _relocation_granted(
     after: TenantRecord, before: TenantRecord, transaction: Transaction, *, now_ms: int
 ) -> TenantRecord:
-    """The record after a grant in a relocation.
+    """Return the record after a grant in a relocation.
 
     After a grant to the target, clients go over to it. After a grant to the source, the target is attached again.
     """
@@ -445,7 +445,7 @@ def _take_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: 
 
 
 def _tasks_of(before: TenantRecord, after: TenantRecord, txn: int, *, now_ms: int) -> tuple[CollectTask, ...]:
-    """The collector's task for what a commit made unneeded, if there is anything."""
+    """Return the collector's task for what a commit made unneeded, if there is anything."""
     unneeded = [] if before.manifest is None else [before.manifest.path]
     if before.deadlist is not None:
         unneeded.append(before.deadlist)
@@ -501,7 +501,7 @@ def force_ack(record: TenantRecord, txn: int, *, finished: Transaction | None, n
 
 
 def collect(finished: Transaction, *, now_ms: int) -> Transaction:
-    """The state of a finished transaction after its collection. A committed or collected one does not change."""
+    """Return the state of a finished transaction after its collection. A committed or collected one does not change."""
     if finished.state in (COMMITTED, COLLECTED):
         return finished
     return replace(apply_move(finished, Move.COLLECT, now_ms=now_ms), ended_ms=finished.ended_ms)

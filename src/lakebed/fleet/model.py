@@ -312,6 +312,6 @@ class Manifest(Stored, frozen=True):
 
 
 def first_manifest(tenant: str, *, main: str = MAIN, created_ms: int) -> Manifest:
-    """The state of a tenant that has never committed: one empty timeline, with `main` as its id."""
+    """Return the state of a tenant that has never committed: one empty timeline, with `main` as its id."""
     index = TimelineIndex(id=main, name=MAIN, created_ms=created_ms, lsn=0, cutoff=0)
     return Manifest(tenant=tenant, txn=FIRST_BASE, base=FIRST_BASE, timelines=(index,))

@@ -447,7 +447,7 @@ class OperatorPort(Protocol):
         """Return the last committed manifest, read from the store."""
 
     def transactions(self, tenant: str) -> TransactionList:
-        """The transactions of a tenant."""
+        """Return the transactions of a tenant."""
 
     def nodes(self) -> list[NodeStatus]:
         """Return all nodes."""

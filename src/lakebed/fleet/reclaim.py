@@ -44,7 +44,10 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
 
 
 def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
-    """The existing objects that a commit made unneeded: those of its deadlist, and its base's manifest and deadlist."""
+    """Return the existing objects that a commit made unneeded.
+
+    These are the objects of its deadlist, and the manifest and the deadlist of its base.
+    """
     paths: list[str] = []
     if done.manifest is not None and done.has_deadlist:
         path = deadlist_of(done.manifest.path)

@@ -80,7 +80,7 @@ class Step(Generic[R]):
 
 
 def apply_move(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
-    """The transaction after a move. Raises `Conflict` (``illegal_move``)."""
+    """Return the transaction after a move. Raises `Conflict` (``illegal_move``)."""
     state = MOVES.get((transaction.state, move))
     if state is None:
         raise Conflict(
@@ -96,12 +96,12 @@ def apply_move(transaction: Transaction, move: Move, *, now_ms: int) -> Transact
 
 
 def attachment_of(record: TenantRecord, node: str | None) -> Attachment | None:
-    """A node's attachment."""
+    """Return a node's attachment."""
     return next((attachment for attachment in record.attachments if attachment.node == node), None)
 
 
 def open_of(record: TenantRecord, attachment: Attachment) -> Transaction | None:
-    """The open transaction of an attachment."""
+    """Return the open transaction of an attachment."""
     for transaction in record.transactions:
         if (transaction.node, transaction.generation, transaction.state) == (
             attachment.node,
@@ -113,7 +113,7 @@ def open_of(record: TenantRecord, attachment: Attachment) -> Transaction | None:
 
 
 def find_unfinished(record: TenantRecord, txn: int) -> Transaction | None:
-    """A transaction that is open, or rejected and not acknowledged; None: there is none with this id."""
+    """Return a transaction that is open, or rejected and not acknowledged; None: there is none with this id."""
     return next((transaction for transaction in record.transactions if transaction.id == txn), None)
 
 
@@ -133,7 +133,7 @@ def may_be_finished(record: TenantRecord, txn: int) -> bool:
 
 
 def location_of(record: TenantRecord, attachment: Attachment) -> Location:
-    """The location to send to the node of an attachment."""
+    """Return the location to send to the node of an attachment."""
     transaction = open_of(record, attachment) if attachment.may_commit else None
     return Location(
         record.tenant,
@@ -149,7 +149,7 @@ def location_of(record: TenantRecord, attachment: Attachment) -> Location:
 
 
 def main_of(record: TenantRecord) -> str:
-    """The id of the timeline that is named `MAIN`."""
+    """Return the id of the timeline that is named `MAIN`."""
     return record.names.get(MAIN, MAIN)
 
 
@@ -255,5 +255,5 @@ def running_holds(holds: tuple[Hold, ...], *, now_ms: int) -> tuple[Hold, ...]:
 
 
 def reader_hold(attachment: Attachment, txn: int, *, now_ms: int) -> Hold:
-    """The hold for a reader that may still read the state of a transaction."""
+    """Return the hold for a reader that may still read the state of a transaction."""
     return Hold(f"reader:{attachment.node}:{attachment.generation}", txn, now_ms + HOLD_MS)

@@ -71,7 +71,7 @@ class Attempts(Backoff):
         self._tenant = tenant
 
     def failure(self) -> LakebedError:
-        """The error of the call, after its last attempt."""
+        """Return the error of the call, after its last attempt."""
         waited, last = self._wait, self.reason.message.rstrip(".")
         facts = {"tenant": self._tenant, "last_kind": self.reason.kind}
         if self.unclear is not None:
@@ -172,7 +172,7 @@ class Router:
         return route
 
     def timeline_id(self, name: str, *, attempts: Attempts, fresh: bool = False) -> str:
-        """The id of a committed timeline, by its name, its id, or ``@<id>``.
+        """Return the id of a committed timeline, by its name, its id, or ``@<id>``.
 
         Args:
             attempts: of the call that needs it. A client that has no route yet repeats the question within them.
@@ -203,7 +203,10 @@ class Router:
         )
 
     def find_committed_lsn(self, id: str) -> int:
-        """A committed LSN of a timeline, from the last route; a larger one may be committed. Cost: no request."""
+        """Return a committed LSN of a timeline, from the last route; a larger one may be committed.
+
+        Cost: no request.
+        """
         with self._lock:
             return 0 if self._route is None else self._route.committed.get(id, 0)
 
@@ -296,7 +299,7 @@ def _names_of(route: Route) -> Mapping[str, str]:
 
 
 def _find_id(route: Route, name: str) -> str | None:
-    """The id of a timeline by its name, its id, or ``@<id>``; None: the route has no such timeline."""
+    """Return the id of a timeline by its name, its id, or ``@<id>``; None: the route has no such timeline."""
     names = _names_of(route)
     if name in names:
         return names[name]

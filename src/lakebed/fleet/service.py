@@ -150,7 +150,7 @@ def add_process_routes(
     about = routes[""] = Routes[F]("service")
 
     def description() -> dict[str, Any]:
-        """The OpenAPI description."""
+        """Return the OpenAPI description."""
         route_lists: Mapping[str, Iterable[Route[Any]]] = routes
         return describe(Service(title, lakebed.__version__, summary, parts), route_lists)
 

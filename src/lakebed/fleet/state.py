@@ -44,12 +44,15 @@ class TenantState:
         return self.record.tenant
 
     def timeline(self, name: str) -> TimelineIndex | None:
-        """A timeline by name or id."""
+        """Return a timeline by name or id."""
         namesakes = (timeline for timeline in self.manifest.timelines if timeline.name == name)
         return next(namesakes, None) or self._by_id(name)
 
     def _by_id(self, id: str) -> TimelineIndex | None:
-        """A timeline by its id. The id may be the name of another timeline: a restore gives that the name `MAIN`."""
+        """Return a timeline by its id.
+
+        The id may be the name of another timeline: a restore gives that the name `MAIN`.
+        """
         return next((timeline for timeline in self.manifest.timelines if timeline.id == id), None)
 
     def choose_name_of_former_main(self) -> str:
@@ -80,7 +83,7 @@ class TenantState:
         ]
 
     def _changes(self) -> list[Transaction]:
-        """The first transaction of each position of `MAIN`, oldest first."""
+        """Return the first transaction of each position of `MAIN`, oldest first."""
         commits = [
             transaction
             for transaction in self.transactions.finished
@@ -92,7 +95,7 @@ class TenantState:
         return list(first.values())
 
     def place(self, position: Position) -> Position | None:
-        """The position at which a state can be read; None: it cannot be read any more."""
+        """Return the position at which a state can be read; None: it cannot be read any more."""
         for timeline in self.manifest.timelines:
             if timeline.id == position.timeline and timeline.cutoff <= position.lsn <= timeline.lsn:
                 return position
@@ -133,7 +136,7 @@ class TenantState:
         return position
 
     def _position(self, version: str) -> Position:
-        """The state that a version names, even if it cannot be read. Raises `NotFound`."""
+        """Return the state that a version names, even if it cannot be read. Raises `NotFound`."""
         number = whole_number(version)
         if number is not None:
             for txn in self._changes():
@@ -158,7 +161,7 @@ class TenantState:
         )
 
     def version_of(self, position: Position) -> str:
-        """The version of a state: a number, or ``<timeline>@<LSN>``."""
+        """Return the version of a state: a number, or ``<timeline>@<LSN>``."""
         change = next(
             (transaction for transaction in self._changes() if (transaction.main, transaction.main_lsn) == position),
             None,
@@ -181,7 +184,7 @@ class TenantState:
         return [*pins, *holds]
 
     def pin(self, name: str) -> Pin | None:
-        """A pin or branch by name."""
+        """Return a pin or branch by name."""
         return next((pin for pin in self.pins() if pin.name == name and pin.kind != "hold"), None)
 
     def _pin_of(self, timeline: TimelineIndex, alone: dict[str, int]) -> Pin:
@@ -279,7 +282,7 @@ class TenantState:
         return Pin(self.name, "timeline", timeline.name, version, "", timeline.created_ms, None)
 
     def _why_unneeded(self, whole: str) -> str:
-        """A sentence about an object that the newest committed state does not name: what deletes it, if anything."""
+        """Explain what deletes an object that the newest committed state does not name, if anything does."""
         txn = whole_number(whole.partition("/")[2].partition("/")[0])
         if txn is not None and f"{txn_folder(self.name, txn)}/" not in whole:
             txn = None

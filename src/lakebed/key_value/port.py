@@ -53,10 +53,10 @@ class KeyValueSnapshot(Protocol):
     """All keys and values at one moment. Thread-safe. Use it in a ``with``, or close it."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
+        """Return the value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order of the keys, which may repeat. Raises as `get`."""
+        """Return the values of many keys, in the order of the keys, which may repeat. Raises as `get`."""
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of ``[start, end)``, keys ascending, read lazily.
@@ -103,21 +103,21 @@ class KeyValue(Protocol):
         return None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, None if it has none.
+        """Return the value of a key, None if it has none.
 
         At some moment during the call, the value is current and durable, and this process owns the store.
         Raises `InvalidRequest` for an invalid key.
         """
 
     def peek(self, key: bytes) -> bytes | None:
-        """The value of a key as this process knows it, None if it has none.
+        """Return the value of a key as this process knows it, None if it has none.
 
         It is at least as new as every write by this handle that succeeded. It may not be durable yet, or another
         process may have replaced it. Use it where a conditional write checks the value later. Raises `InvalidRequest`.
         """
 
     def snapshot(self) -> KeyValueSnapshot:
-        """All keys and values at one moment during the call, durable and unchanging."""
+        """Return all keys and values at one moment during the call, durable and unchanging."""
 
     def set(self, key: bytes, value: bytes) -> None:
         """Give a key a value. Raises `InvalidRequest`. Cost: as `write`."""
@@ -180,7 +180,7 @@ class Change(NamedTuple):
 
 
 def check_key(key: object) -> bytes:
-    """The key, if it is valid. Raises `InvalidRequest`."""
+    """Check a key, and return it. Raises `InvalidRequest`."""
     return model.check_key(key, bytes_max=KEY_BYTES_MAX, advice="use a shorter path")
 
 
@@ -191,7 +191,7 @@ def _check_value(value: object) -> bytes:
 def validate_change(
     puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], expected: Mapping[bytes, bytes | None]
 ) -> Change:
-    """The change, if it is valid. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
+    """Check a change, and return it. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
     _check_expected(expected)
     if isinstance(deletes, bytes | str):
         raise InvalidRequest("deletes is one key: give a list of keys.", kind="wrong_type")
@@ -249,12 +249,12 @@ def validate_bounds(start: object, end: object) -> Bounds | None:
 
 
 def pair_batch(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
-    """A batch of `PAIR_SCHEMA`."""
+    """Return a batch of `PAIR_SCHEMA`."""
     return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
 
 
 def value_conflict(key: bytes) -> Conflict:
-    """The error of a conditional write if a key has another value than expected."""
+    """Return the error of a conditional write if a key has another value than expected."""
     return Conflict(
         f"The key {key!r} has another value than the one expected: read it and decide again.",
         kind="unexpected_value",

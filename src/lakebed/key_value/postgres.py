@@ -189,7 +189,7 @@ def _check_or_create(connection: Connection, *, shown: str, create: bool) -> Non
 
 
 def _version(connection: Connection) -> int | None:
-    """The format of the existing tables; None: there are no tables."""
+    """Return the format of the existing tables; None: there are no tables."""
     if connection.execute("SELECT to_regclass('lakebed_format')").fetchone() == (None,):
         return None
     row = connection.execute("SELECT max(version) FROM lakebed_format").fetchone()
@@ -366,7 +366,7 @@ class PostgresKeyValue(KeyValue):
         ) from failure
 
     def _next_number(self, connection: Connection) -> NumberedWrite:
-        """The number that the next transaction of a connection stores. No other transaction ever stores it."""
+        """Return the number that the next transaction of a connection stores. No other transaction ever stores it."""
         with self._lock:
             last = self._writers.get(connection)
             if last is None:

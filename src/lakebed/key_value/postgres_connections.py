@@ -62,7 +62,7 @@ _FOR_GOOD: Final = {
 
 
 def load_psycopg() -> Any:
-    """The driver. Raises `InvalidRequest` when it is not installed."""
+    """Return the driver. Raises `InvalidRequest` when it is not installed."""
     try:
         return importlib.import_module("psycopg")
     except ImportError as error:
@@ -146,7 +146,7 @@ class Connections:
             raise Closed(f"The key-value store {self.shown} was closed: open it again.")
 
     def connect(self) -> Connection:
-        """A new connection, outside of the pool. Raises `Unavailable`, `InvalidRequest`. Cost: about 5 ms."""
+        """Return a new connection, outside of the pool. Raises `Unavailable`, `InvalidRequest`. Cost: about 5 ms."""
         connection: Connection | None = None
         try:
             connection = self._psycopg.connect(**self._settings, autocommit=True)
@@ -219,7 +219,7 @@ class Connections:
             self.give_back(connection)
 
     def ask(self, question: Callable[[Connection], R]) -> R:
-        """The result of a query without effect. A connection that broke while it was idle is replaced, once.
+        """Return the result of a query without effect. A connection that broke while it was idle is replaced, once.
 
         Raises `Unavailable`, `InvalidRequest`, `Closed`.
         """
@@ -269,7 +269,7 @@ class Connections:
 
 
 def _parse_url(url: str) -> dict[str, Any]:
-    """The settings in a URL. Raises `InvalidRequest` with a message of its own: libpq's would show the URL."""
+    """Return the settings in a URL. Raises `InvalidRequest` with a message of its own: libpq's would show the URL."""
     conninfo = importlib.import_module("psycopg.conninfo")
     try:
         settings: dict[str, Any] = conninfo.conninfo_to_dict(url)

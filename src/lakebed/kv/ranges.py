@@ -34,13 +34,16 @@ def check_range(start: object, end: object) -> Bounds | None:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The smallest key after all that begin with `prefix`; None if no such key exists."""
+    """Return the smallest key after all that begin with `prefix`; None if no such key exists."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def check_prefix(prefix: object) -> Bounds:
-    """The range of all keys that begin with `prefix`. Raises `InvalidRequest` if it is not bytes, or too long."""
+    """Return the range of all keys that begin with `prefix`.
+
+    Raises `InvalidRequest` if it is not bytes, or too long.
+    """
     if not isinstance(prefix, bytes):
         raise InvalidRequest(
             f"A prefix is bytes, and {type(prefix).__name__} was given: convert it to bytes first.", kind="wrong_type"

@@ -156,7 +156,7 @@ def _is_local(files: FileStore, stretch: _Stretch) -> bool:
 
 
 def _run_ahead(items: Iterator[T], pool: Pool | None) -> Iterator[T]:
-    """The items; the next one is made while the caller works on the last."""
+    """Yield the items; the next one is made while the caller works on the last."""
     make: Callable[[], T | None] = partial(next, items, None)
     next_call = begin_call(make, pool)
     while (item := next(next_call)) is not None:
@@ -205,7 +205,7 @@ def _is_in_form(file: FileMeta, bottom: bool, run_file_bytes: int) -> bool:
 
 
 def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatch]]:
-    """What is merged, newest source first; files of one run follow each other."""
+    """Return the sources of a merge, newest first; files of one run follow each other."""
     files_by_level: dict[int, list[FileMeta]] = {}
     for source, file in stretch.files:
         files_by_level.setdefault(source, []).append(file)
@@ -215,7 +215,7 @@ def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatc
 
 
 def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int, run_bytes: int) -> Iterator[pa.RecordBatch]:
-    """All rows of files that follow each other, a batch a run of blocks."""
+    """Yield all rows of files that follow each other, with one batch for each run of blocks."""
     for meta in metas:
         for block in files.reader(meta).batches(ahead_bytes=ahead_bytes, growing=False, run_bytes=run_bytes):
             yield block.batch
@@ -267,7 +267,7 @@ class _Cutter:
             start = end
 
     def _cut(self, rows: pa.Table, start: int) -> int:
-        """Where a piece that begins at `start` ends: between two keys, at a small part of a file's size."""
+        """Return where a piece that begins at `start` ends: between two keys, at a small part of a file's size."""
         count = int(rows.num_rows)
         row_bytes = int(rows.nbytes) // count  # never 0: each row has a sequence of 8 bytes
         end = start + max(1, self._file_bytes // 4 // row_bytes)

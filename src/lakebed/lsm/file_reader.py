@@ -1104,7 +1104,10 @@ def _lie_apart(pages: Pages, keys: Sequence[bytes], *, page_count_max: int) -> b
 
 
 def _first_block(tail: Tail, key: bytes) -> int:
-    """The first block that may contain a key. Its rows may continue in later blocks. -1: all keys are greater."""
+    """Return the first block that may contain a key.
+
+    Its rows may continue in later blocks. -1: all keys are greater.
+    """
     number = bisect_left(tail.first_keys, key)
     if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
         return number

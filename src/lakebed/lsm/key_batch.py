@@ -129,5 +129,5 @@ def cut(content: bytes | memoryview, starts: npt.NDArray[np.int64], ends: npt.ND
 
 @lru_cache(1024)
 def _kind_of(width: int) -> np.dtype[np.void]:
-    """The type of elements of `width` bytes, >= 1."""
+    """Return the type of elements of `width` bytes, >= 1."""
     return np.dtype((np.void, width))

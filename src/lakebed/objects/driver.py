@@ -61,13 +61,13 @@ class Driver(Protocol):
         return
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
-        """One GET."""
+        """Send one GET."""
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """One GET for each of `ranges`, which are already coalesced."""
+        """Send one GET for each of `ranges`, which are already coalesced."""
 
     def get_resident(self, path: str, byte_range: ByteRange | None) -> Buffer | None:
-        """One GET that waits for no disk and no network; None if it would have to wait."""
+        """Send one GET that waits for no disk and no network; None if it would have to wait."""
         return None
 
     def map(self, path: str) -> Buffer | None:
@@ -75,10 +75,10 @@ class Driver(Protocol):
         return None
 
     def head(self, path: str) -> ObjectMeta:
-        """One HEAD."""
+        """Send one HEAD."""
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
-        """One PUT of a one-dimensional byte view."""
+        """Send one PUT of a one-dimensional byte view."""
 
     def put_each(self, objects: Sequence[tuple[str, memoryview]], *, durable: bool) -> None:
         """Create-only PUTs; with `durable` they are made durable together."""
@@ -101,10 +101,10 @@ class Driver(Protocol):
         """List one level below a folder, in order."""
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """One DELETE of at most `delete_batch_count_max` paths. Missing objects are not an error."""
+        """Send one DELETE of at most `delete_batch_count_max` paths. Missing objects are not an error."""
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
-        """One COPY that replaces its target. Only local stores get `create_only`, remote ones never."""
+        """Send one COPY that replaces its target. Only local stores get `create_only`, remote ones never."""
 
     def sync(self, paths: Sequence[str]) -> None:
         """Make objects that others wrote durable; a no-op if every write of the store is durable."""

@@ -189,7 +189,7 @@ class LocalDriver(Driver):
             os.close(descriptor)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """One open, and one read for each range."""
+        """Open the file once, and read each range."""
         descriptor = self._open(path)
         try:
             return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]

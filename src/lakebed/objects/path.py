@@ -52,13 +52,13 @@ class StoreUrl:
     prefix: str
 
     def __str__(self) -> str:
-        """The URL without a final slash."""
+        """Return the URL without a final slash."""
         if self.scheme == "file":
             return "file://" + self.prefix
         return f"{self.scheme}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
 
     def join(self, path: str) -> str:
-        """The URL of a folder or object inside; `path` is not empty."""
+        """Return the URL of a folder or object inside; `path` is not empty."""
         return f"{str(self).removesuffix('/')}/{path}"
 
 

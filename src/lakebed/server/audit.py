@@ -74,7 +74,7 @@ class AuditLog:
             return len(self._deferred) == 1
 
     def _mint_key(self) -> bytes:
-        """The key of the next line. It sorts after the last line's, even in the same millisecond."""
+        """Return the key of the next line. It sorts after the last line's, even in the same millisecond."""
         self._last_id = mint_file_id(self._last_id, environment=self._environment)
         return audit_key(self._last_id)
 

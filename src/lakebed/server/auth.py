@@ -131,7 +131,7 @@ def check_database(principal: Principal, database: str, *, whole: bool = False) 
 
 
 def _insufficient(principal: Principal, reason: str) -> LakebedError:
-    """The error for a user whose policies do not permit something. Clients of lakeFS look for its words."""
+    """Return the error for a user whose policies do not permit something. Clients of lakeFS look for its words."""
     return InvalidRequest(
         f"The user {principal.user} has insufficient permissions: {reason}", kind="insufficient_permissions"
     )

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 
 def name_of_folder(url: str) -> str:
-    """The last part of a lake's URL, which is the lake's name for clients of catalogs."""
+    """Return the last part of a lake's URL, which is the lake's name for clients of catalogs."""
     return url.rstrip("/").rpartition("/")[2] or "lake"
 
 
 def describe_clients(
     endpoint: str, *, warehouse: str, speaks_s3: bool, access_key: str, secret: str
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The name of each family, and at most five lines to paste into a shell or a Python prompt.
+    """Yield the name of each family, and at most five lines to paste into a shell or a Python prompt.
 
     Args:
         warehouse: as `name_of_folder`.

@@ -44,7 +44,7 @@ class EncodedRows:
     def rows(
         self, batch: pa.RecordBatch, *, shape: str, encode: Callable[[pa.RecordBatch], Sequence[bytes]]
     ) -> Sequence[bytes]:
-        """The JSON of the rows of a batch.
+        """Return the JSON of the rows of a batch.
 
         Args:
             batch: a view of rows of a block of committed data, not empty.
@@ -73,6 +73,6 @@ class EncodedRows:
 
 
 def _size_of(batch: pa.RecordBatch, rows: Sequence[bytes | None]) -> int:
-    """The memory of rows and of their block, which may no longer be in any cache."""
+    """Return the memory of rows and of their block, which may no longer be in any cache."""
     rows_bytes = sum(_ROW_BYTES + len(row) for row in rows if row is not None)
     return _BLOCK_BYTES + int(batch.get_total_buffer_size()) + rows_bytes

@@ -59,7 +59,7 @@ _END: Final = r"""(?:/|(?=[\s'",:;)]|\.?\Z|\.\s))"""
 
 
 def status_of(error: LakebedError) -> int:
-    """The status of an error."""
+    """Return the status of an error."""
     return generic.status_of(error, statuses=_STATUSES)
 
 
@@ -79,7 +79,7 @@ def shown_error(error: LakebedError, *, root_url: str) -> ErrorBody:
 def error_reply(
     error: BaseException, *, request_id: str, statuses: Mapping[str, int] = {}, root_url: str = ""
 ) -> Response:
-    """The reply to a request that failed.
+    """Return the reply to a request that failed.
 
     Args:
         statuses: statuses by kind, which take precedence over the table.
@@ -97,7 +97,7 @@ def error_reply(
 
 
 def _conceal(fact: Any, root_url: str) -> Any:
-    """A text, or a value that contains texts, without the path of a storage on this machine."""
+    """Return a text, or a value that contains texts, without the path of a storage on this machine."""
     if not root_url.startswith("file://"):
         return fact
     if isinstance(fact, str):
@@ -112,5 +112,5 @@ def _conceal(fact: Any, root_url: str) -> Any:
 
 
 def conceal(message: str, *, root_url: str) -> str:
-    """A sentence without the path of a storage on this machine."""
+    """Return a sentence without the path of a storage on this machine."""
     return str(_conceal(message, root_url))

@@ -69,30 +69,30 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     policies: dict[str, Policy] = {}
 
     def user(self, name: str) -> User:
-        """A user. Raises `NotFound`."""
+        """Return a user. Raises `NotFound`."""
         return _get(self.users, name, kind="user")
 
     def group(self, name: str) -> Group:
-        """A group. Raises `NotFound`."""
+        """Return a group. Raises `NotFound`."""
         return _get(self.groups, name, kind="group")
 
     def policy(self, name: str) -> Policy:
-        """A policy. Raises `NotFound`."""
+        """Return a policy. Raises `NotFound`."""
         return _get(self.policies, name, kind="policy")
 
     def members(self, group: str) -> list[str]:
-        """The users of a group. Raises `NotFound`."""
+        """Return the users of a group. Raises `NotFound`."""
         self.group(group)
         return sorted(name for name, user in self.users.items() if group in user.groups)
 
     def effective_policies(self, name: str) -> list[str]:
-        """The policies of a user, and of the user's groups. Raises `NotFound`."""
+        """Return the policies of a user, and of the user's groups. Raises `NotFound`."""
         user = self.user(name)
         names = {*user.policies, *(policy for group in user.groups for policy in self.groups[group].policies)}
         return sorted(names)
 
     def grants(self, name: str) -> Grants:
-        """What a user may do. Raises `NotFound`."""
+        """Return what a user may do. Raises `NotFound`."""
         return Grants(
             name,
             (statement for policy in self.effective_policies(name) for statement in self.policies[policy].statements),
@@ -121,7 +121,7 @@ class IdentityStore:
         self._known: tuple[bytes | None, Identity] = None, _built_in(self._begin_ms)
 
     def load(self) -> tuple[bytes | None, Identity]:
-        """The stored bytes of the record, and the decoded record. Raises `Corruption`. Cost: 1 GET."""
+        """Return the stored bytes of the record, and the decoded record. Raises `Corruption`. Cost: 1 GET."""
         raw = self._key_value.get(IDENTITY_KEY)
         cached = self._known
         if cached[0] != raw:

@@ -174,7 +174,7 @@ class _Verified:
 
 
 def parse_table_limit(text: str) -> str:
-    """A limit as it is stored: ``flights`` becomes ``default.flights``; ``shop.*`` and ``*`` stay as they are.
+    """Return a limit as it is stored: ``flights`` becomes ``default.flights``; ``shop.*`` and ``*`` stay as they are.
 
     Raises `InvalidRequest`: the text is neither a table's name nor such a pattern.
     """
@@ -261,12 +261,15 @@ class AccessKeys:
         raise _changing(f"of {user}")
 
     def list_of_user(self, user: str) -> list[AccessKey]:
-        """The access keys of a user, ordered by id. Raises `NotFound`, `Corruption`. Cost: 1 scan of users' keys."""
+        """Return the access keys of a user, ordered by id. Raises `NotFound`, `Corruption`.
+
+        Cost: 1 scan of users' keys.
+        """
         uid = self.identity.read().user(user).uid
         return [key for key in self._scan(_USER_ID_PREFIX) if key.user_uid == uid and key.parent is None]
 
     def get_of_user(self, user: str, access_key: str) -> AccessKey:
-        """One access key of a user. Raises `NotFound`."""
+        """Return one access key of a user. Raises `NotFound`."""
         uid = self.identity.read().user(user).uid
         key = self._load(access_key)
         if key is None or key.parent is not None or key.user_uid != uid:
@@ -298,11 +301,11 @@ class AccessKeys:
         return self.create(role="admin", description="the first one")
 
     def list(self) -> list[AccessKey]:
-        """All access keys, without tokens, ordered by id. Raises `Corruption`."""
+        """Return all access keys, without tokens, ordered by id. Raises `Corruption`."""
         return [key for key in self._scan("") if key.parent is None]
 
     def get(self, access_key: str) -> AccessKey:
-        """One access key. Raises `NotFound`."""
+        """Return one access key. Raises `NotFound`."""
         key = self._load(access_key)
         if key is None or key.parent is not None or key.user:
             raise _unknown(access_key)
@@ -377,7 +380,7 @@ class AccessKeys:
         raise _changing(access_key)
 
     def recall(self, credential: bytes) -> Principal | None:
-        """The caller whose credential was verified recently; None: call `verify`. Cost: 1 us, no store call.
+        """Return the caller whose credential was verified recently; None: call `verify`. Cost: 1 us, no store call.
 
         Args:
             credential: the ``Authorization`` header. Only a keyed hash of it is kept.
@@ -418,7 +421,7 @@ class AccessKeys:
         return principal
 
     def holder(self, access_key: str) -> tuple[Principal, str]:
-        """The caller who has an access key, and a text that changes whenever its secret does, for signatures.
+        """Return the caller who has an access key, and a text that changes whenever its secret does, for signatures.
 
         Raises `InvalidRequest` (``forbidden``) if the key is unknown or revoked. Cost: 1 GET.
         """
@@ -440,7 +443,7 @@ class AccessKeys:
         return cached[:2]
 
     def signer(self, access_key: str, scope: str) -> tuple[Principal, bytes]:
-        """The caller who has an access key, and the key that it signs with in a scope of AWS's signatures.
+        """Return the caller who has an access key, and the key that it signs with in a scope of AWS's signatures.
 
         Args:
             scope: scope of version 4; empty: version 2, whose clients sign with the secret, which is not cached.
@@ -474,7 +477,7 @@ class AccessKeys:
         return principal, signing_key
 
     def _principal(self, key: AccessKey) -> Principal:
-        """The caller who has a key. Raises `InvalidRequest` (``unauthorized``): its user was deleted."""
+        """Return the caller who has a key. Raises `InvalidRequest` (``unauthorized``): its user was deleted."""
         key_id = key.parent or key.id
         if not key.id.startswith(_USER_ID_PREFIX):
             is_limited = key.repositories is not None or key.tables is not None
@@ -496,7 +499,7 @@ class AccessKeys:
         return Principal(key_id, role, None, user.created_at_ms, tables, user=key.user, grants=grants)
 
     def _derive(self, key: AccessKey) -> str | None:
-        """The secret of a key that was made with the secret key; None: there is no secret key."""
+        """Return the secret of a key that was made with the secret key; None: there is no secret key."""
         if self._secret_key is None:
             return None
         text = f"{key.id}\x00".encode() + key.salt
@@ -550,7 +553,7 @@ class AccessKeys:
 
 
 def _record_key(key_id: str) -> bytes:
-    """The key of the record of an access key or token, or the prefix of such keys."""
+    """Return the key of the record of an access key or token, or the prefix of such keys."""
     return user_key_key(key_id) if key_id.startswith(_USER_ID_PREFIX) else access_key_key(key_id)
 
 

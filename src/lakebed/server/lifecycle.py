@@ -42,7 +42,7 @@ NAME: Final = "lakebed serve"
 
 
 def open_records(settings: ServerSettings) -> Repositories:
-    """The repositories that are served. Raises as `lakebed.repo.open_all`.
+    """Return the repositories that are served. Raises as `lakebed.repo.open_all`.
 
     Becoming their owner writes a little, for which a full disk has the reserve: objects can then be read, and freed.
     """
@@ -74,7 +74,7 @@ def _access_keys(repositories: Repositories, settings: ServerSettings) -> Access
 
 
 def open_site(settings: ServerSettings, repositories: Repositories) -> RepositorySite:
-    """A site over open repositories, which it closes; imports that were interrupted are resumed."""
+    """Return a site over open repositories, which it closes; imports that were interrupted are resumed."""
     options, catalog = settings.options, local_catalog(repositories)
     environment, records = catalog.environment, catalog.key_value
     keys = _access_keys(repositories, settings)
@@ -128,7 +128,7 @@ def _release() -> None:
 
 
 def _lost(records: KeyValue, *, url: str) -> Fenced | None:
-    """The error that ends a server after another process has taken over its records; None: none has."""
+    """Return the error that ends a server after another process has taken over its records; None: none has."""
     if records.lost is None:
         return None
     return Fenced(
@@ -165,7 +165,7 @@ def serve_one(
 
 
 def startup_report(settings: ServerSettings, created: NewAccessKey | None) -> Started:
-    """What to report once the server answers."""
+    """Return what to report once the server answers."""
     return Started(
         settings.endpoint,
         settings.storage_url,

@@ -44,7 +44,7 @@ class Moments:
         self._newest: _Moment | None = None
 
     def view(self, context: RepositoryContext, ref: str, *, arrival: int) -> View:
-        """The view of a reference at a moment after a request came. Read it before anything is awaited.
+        """Return the view of a reference at a moment after a request came. Read it before anything is awaited.
 
         Args:
             arrival: the number of the request.
@@ -63,7 +63,7 @@ class Moments:
         return view
 
     def _take(self) -> _Moment:
-        """A moment for all requests that came up to now."""
+        """Return a moment for all requests that came up to now."""
         self._close(self._newest)
         count = self._arrivals.count  # before the snapshot: requests that come meanwhile need a later moment
         moment = self._newest = _Moment(self._key_value.snapshot(), arrived_before=count)

@@ -46,7 +46,7 @@ class Needs:
     body: BodyNeeds | None = None
 
     def of_request(self, path: Mapping[str, str], query: Mapping[str, str]) -> Iterable[Permission]:
-        """The permissions for the parameters of a request. Raises `InvalidRequest` (``missing_parameter``)."""
+        """Yield the permissions for the parameters of a request. Raises `InvalidRequest` (``missing_parameter``)."""
         ref_name = _name_of(path.get("ref", ""))
         for permission in self.permissions:
             resource = permission.resource.format(**path, ref_name=ref_name, query=_Query(query))
@@ -87,7 +87,7 @@ def _everywhere(action: str, prefix: str = EVERYTHING_OF_USERS) -> Needs:
 
 
 def object_resource(repository: str, path: str) -> str:
-    """The name of an object, on whatever branch it is."""
+    """Return the name of an object, on whatever branch it is."""
     return f"{REPOSITORIES}{repository}/object/{path}"
 
 
@@ -281,5 +281,5 @@ S3: Final[dict[str, Needs]] = {
 
 
 def needs_of(endpoint: Endpoint) -> Needs:
-    """What an operation of the REST interface needs."""
+    """Return the permissions that an operation of the REST interface needs."""
     return REST.get(endpoint.name, WHOLE_ROLE)

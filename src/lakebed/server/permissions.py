@@ -102,7 +102,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_statement(*, effect: str, actions: Sequence[str], resource: str, has_condition: bool) -> Statement:
-    """A statement as lakeFS's clients write it.
+    """Return a statement as lakeFS's clients write it.
 
     Args:
         resource: a pattern, ``*``, or a JSON list of patterns.
@@ -127,7 +127,7 @@ def parse_statement(*, effect: str, actions: Sequence[str], resource: str, has_c
 
 
 def format_resource(statement: Statement) -> str:
-    """The resources of a statement as clients read them: one pattern, or a JSON list."""
+    """Return the resources of a statement as clients read them: one pattern, or a JSON list."""
     first, *other_resources = statement.resources
     return first if not other_resources else msgspec.json.encode(statement.resources).decode()
 
@@ -175,13 +175,13 @@ def _invalid(sentence: str) -> InvalidRequest:
 
 
 def _literal_head(pattern: str) -> str:
-    """The part of a pattern before its first wildcard."""
+    """Return the part of a pattern before its first wildcard."""
     return re.split(r"[*?]", pattern, maxsplit=1)[0]
 
 
 @lru_cache(4_096)
 def _compile(pattern: str) -> re.Pattern[str]:
-    """A pattern as a regular expression that takes linear time: text that a star has skipped is never tried again."""
+    """Compile a pattern to a regular expression that takes linear time: text that a star skipped is not tried again."""
     first, *other_patterns = (
         "".join("." if letter == "?" else re.escape(letter) for letter in piece) for piece in pattern.split("*")
     )
@@ -243,7 +243,7 @@ class Grants:
         )
 
     def role(self, repository: str | None) -> Role | None:
-        """The greatest role whose actions are all permitted, without an exception, in a repository.
+        """Return the greatest role whose actions are all permitted, without an exception, in a repository.
 
         Args:
             repository: None: in all of them; admin then includes users, groups and policies.

@@ -19,7 +19,7 @@ _FILE = "file:/"
 
 
 def engine_url(url: str, *, root_url: str) -> str:
-    """An object's URL in the engine's form.
+    """Return an object's URL in the engine's form.
 
     ``local:///path`` is a path of the server's own disk, ``local://folder`` a folder of the storage at `root_url`, as
     in the namespaces of repositories.
@@ -31,14 +31,14 @@ def engine_url(url: str, *, root_url: str) -> str:
 
 
 def format_namespace(namespace: str, *, root_url: str) -> str:
-    """A namespace as clients write it: a bucket's folder as its URL, a folder on the server's disk as ``local://``."""
+    """Format a namespace for clients: a bucket's folder as its URL, a folder on the server's disk as ``local://``."""
     if "://" in namespace:
         return namespace
     return LOCAL_SCHEME + namespace if root_url.startswith(("file:", "memory:")) else f"{root_url}/{namespace}"
 
 
 def place_names(text: str, *, root_url: str) -> tuple[str, ...]:
-    """The names of the place that a text leads to: its URL first, without ``..``, and ``local://`` for it.
+    """Return the names of the place that a text leads to: its URL first, without ``..``, and ``local://`` for it.
 
     Args:
         text: a URL, a path of the server's disk, or a folder of the storage at `root_url`; a final slash stays.

@@ -68,7 +68,7 @@ class ReferenceTables:
         self._speaks_s3 = speaks_s3
 
     def namespaces(self) -> Iterator[Namespace]:
-        """Every branch of every repository, hidden ones excluded. Cost: 1 scan, and 1 a repository."""
+        """Yield every branch of every repository, hidden ones excluded. Cost: 1 scan, and 1 a repository."""
         for repository in self._repositories.list():
             with suppress(NotFound):  # a repository that was deleted since it was listed has no branches
                 for branch in repository.branches():
@@ -95,7 +95,7 @@ class ReferenceTables:
         return bool(self._store(namespace).list_with_delimiter(f"{_folder(table)}/schema").objects)
 
     def open(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
-        """A table for a client of S3, or a branch of the table. Raises as `look`.
+        """Return a table for a client of S3, or a branch of the table. Raises as `look`.
 
         Raises `InvalidRequest` (``not_served``) without the S3 gateway.
         """
@@ -104,7 +104,7 @@ class ReferenceTables:
         return opened
 
     def look(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
-        """A table, to read it here. Raises `NotFound`: as `check`; ``table_not_found``, ``branch_not_found``."""
+        """Return a table, to read it here. Raises `NotFound`: as `check`; ``table_not_found``, ``branch_not_found``."""
         folder = self._store(namespace).sub(_folder(table))
         if not folder.list_with_delimiter("schema").objects:
             raise NotFound(
@@ -116,7 +116,7 @@ class ReferenceTables:
         return Table.open(folder, name=f"{namespace}.{table}", branch=branch, environment=environment)
 
     def open_derived(self, namespace: Namespace) -> ObjectStore:
-        """The folder of data derived from the tables of a repository. Raises `NotFound` as `check`."""
+        """Return the folder of data derived from the tables of a repository. Raises `NotFound` as `check`."""
         try:
             repository = self._repositories.repository(namespace.repository)
             return context_of(repository).store.sub(DERIVED_FOLDER)
@@ -124,7 +124,10 @@ class ReferenceTables:
             raise self._not_found(namespace) from error
 
     def folder_to_create(self, namespace: Namespace, table: str) -> ObjectStore:
-        """The empty folder of a new table. Raises `AlreadyExists` (``table_exists``); as `check`, and as `open`."""
+        """Return the empty folder of a new table.
+
+        Raises `AlreadyExists` (``table_exists``); as `check`, and as `open`.
+        """
         folder = self._store(namespace).sub(_folder(table))
         self._check_reachable()
         listing = folder.list_with_delimiter("")
@@ -137,7 +140,7 @@ class ReferenceTables:
         return folder
 
     def url(self, namespace: Namespace, table: str = "") -> str:
-        """The URL at which S3 clients find a table, or all tables."""
+        """Return the URL at which S3 clients find a table, or all tables."""
         return f"s3://{namespace.repository}/{namespace.reference}/{FOLDER}/{table}".rstrip("/")
 
     def _store(self, namespace: Namespace) -> ObjectStore:

@@ -45,7 +45,7 @@ class Started:
     speaks_s3: bool = False
 
     def lines(self, *, clients: bool = False) -> list[str]:
-        """What to print for a person.
+        """Return the lines to print for a user.
 
         Args:
             clients: add what each family of clients needs; the first start always adds it.

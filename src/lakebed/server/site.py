@@ -93,7 +93,7 @@ class RepositorySite:
         self.uploads = SmallUploads(self.serving.pools.quick, waits_for_disk=self.options.durable)
 
     async def context(self, name: str, *, is_proven_later: bool = False) -> RepositoryContext:
-        """A repository by name. Raises `NotFound`.
+        """Return a repository by name. Raises `NotFound`.
 
         Args:
             is_proven_later: the caller then reads a snapshot of the records, or writes them with a condition.
@@ -107,7 +107,7 @@ class RepositorySite:
         return context_of(await run_in(self.serving.pools.quick, self.repositories.repository, name))
 
     async def authenticate(self, header: bytes | None) -> Principal:
-        """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
+        """Return the caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
 
         Cost: 1 us for a recently verified header; else as `AccessKeys.verify`, inline if the key-value store answers
         from memory.
@@ -140,7 +140,7 @@ class RepositorySite:
     def new_call(
         self, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
     ) -> RepositoryCall:
-        """The call that a handler takes."""
+        """Return the call that a handler takes."""
         return RepositoryCall(self, scope, receive, principal=principal, request_id=request_id)
 
     async def audit(self, change: Change) -> None:
@@ -172,7 +172,7 @@ class RepositorySite:
             self.serving.log_problem(f"no audit lines of some commits: {error}")
 
     def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
-        """The reply to a request that failed."""
+        """Return the reply to a request that failed."""
         return error_reply(error, request_id=request_id, statuses=statuses, root_url=self.repositories.url)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class RepositoryCall(Call):
         return self.principal.name if self.principal is not None else ""
 
     async def read(self, kind: type[B], *, default: B | None = None, bytes_max: int | None = None) -> B:
-        """The JSON body as a struct, if the caller may do what it says.
+        """Return the JSON body as a struct, if the caller may do what it says.
 
         Raises:
             InvalidRequest: as `Call.read`; kind ``forbidden``.
@@ -254,7 +254,7 @@ class RepositoryCall(Call):
     async def read_small(
         self, context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None
     ) -> memoryview:
-        """The bytes of a small object: at once if this machine has them in memory, else read in a pool.
+        """Return the bytes of a small object: at once if this machine has them in memory, else read in a pool.
 
         Raises as `lakebed.repo.objects.data.read`.
         """
@@ -289,7 +289,7 @@ class RepositoryCall(Call):
         return grants.permits(Permission("fs:ReadObject", object_resource(self.path["repository"], path)))
 
     async def optional_principal(self) -> Principal | None:
-        """The caller of a public endpoint that shows more to some callers; None: the request has no credentials.
+        """Return the caller of a public endpoint that shows more to some callers; None: the request has no credentials.
 
         Raises:
             InvalidRequest: kind ``unauthorized``: the credentials are not valid.
@@ -300,7 +300,7 @@ class RepositoryCall(Call):
     async def context(
         self, *, force: bool = False, is_proven_later: bool = False, name: str | None = None
     ) -> RepositoryContext:
-        """The repository that the path names, limited to what the caller may use.
+        """Return the repository that the path names, limited to what the caller may use.
 
         Args:
             force: allow changes although the repository is read-only.

@@ -129,5 +129,5 @@ def _store_all(step: Sequence[_Waiting]) -> list[Entry | BaseException]:
 
 
 def _copy(error: Exception) -> Exception:
-    """A copy of an error for another request: an error that is raised twice would mix up its tracebacks."""
+    """Return a copy of an error for another request: an error that is raised twice would mix up its tracebacks."""
     return type(error)(error.message, kind=error.kind, **error.facts) if isinstance(error, LakebedError) else error

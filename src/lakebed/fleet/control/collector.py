@@ -160,7 +160,10 @@ class Collector:
         return None
 
     def _dead(self, task: CollectTask) -> tuple[str, ...]:
-        """The paths in a task's deadlist. A missing deadlist was executed, and deleted with the next commit's task."""
+        """Return the paths in a task's deadlist.
+
+        A missing deadlist was executed, and deleted with the next commit's task.
+        """
         if task.deadlist is None:
             return ()
         try:

@@ -41,7 +41,7 @@ class ManagedLog(Protocol):
         """Begin a timeline. Idempotent."""
 
     def bounds(self, timeline: str) -> LogBounds:
-        """The LSNs that a timeline has. Raises `NotFound`: it was dropped, or never created."""
+        """Return the LSNs that a timeline has. Raises `NotFound`: it was dropped, or never created."""
 
     def prune(self, timeline: str, through: int) -> None:
         """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
@@ -95,7 +95,7 @@ class Events:
             LOG.info("events not written", error=error.kind)
 
     def _find_oldest(self, new_count: int) -> list[str]:
-        """The positions of the events that have to go for some new ones."""
+        """Return the positions of the events that have to go for some new ones."""
         excess = len(self._positions) + new_count - self._kept_max
         if excess <= 0:
             return []
@@ -123,7 +123,7 @@ class ControlContext:
     log: ManagedLog | None
 
     def port(self, member: Member) -> NodePort:
-        """The port of a node."""
+        """Return the port of a node."""
         return self.nodes(member.record)
 
     def begin_log(self, tenant: str, main: str) -> bool:
@@ -156,7 +156,7 @@ class ControlContext:
         return self.environment.clock.monotonic_s()
 
     def retry_at_s(self) -> float:
-        """When to repeat a call that is not answered now, in the time of `now_s`."""
+        """Return when to repeat a call that is not answered now, in the time of `now_s`."""
         return self.now_s() + self.options.retry_s
 
 

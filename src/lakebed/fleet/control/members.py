@@ -66,11 +66,11 @@ class Members:
         self._doubts_since_s: float | None = None
 
     def all(self) -> list[Member]:
-        """All nodes, by name."""
+        """Return all nodes, by name."""
         return [member for _, member in sorted(self._members.items())]
 
     def get(self, node: str) -> Member | None:
-        """A node by name."""
+        """Return a node by name."""
         return self._members.get(node)
 
     def learn(self, record: NodeRecord) -> Member:
@@ -120,7 +120,7 @@ class Members:
         return member is not None and member.is_usable
 
     def answers(self, node: str) -> Member | None:
-        """A node, if it can be called now; else None."""
+        """Return a node, if it can be called now; else None."""
         member = self._members.get(node)
         if member is None or not member.is_ready or not member.is_usable:
             return None
@@ -133,7 +133,7 @@ class Members:
             member.retry_at_s = self._clock.monotonic_s() + self._options.retry_s
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
-        """The node with the least load; None: no node can take a tenant."""
+        """Return the node with the least load; None: no node can take a tenant."""
         excluded_nodes = set(not_on)
         candidates = [
             member
@@ -146,7 +146,7 @@ class Members:
         return min(candidates, key=lambda candidate: (candidate.weight, candidate.record.node), default=None)
 
     def statuses(self) -> list[NodeStatus]:
-        """The status of all nodes."""
+        """Return the status of all nodes."""
         now_s = self._clock.monotonic_s()
         return [
             NodeStatus(

@@ -349,7 +349,7 @@ class ControlPlane(ports.ControlPort, ports.OperatorPort):
             yield request, no_such if isinstance(outcome, NotFound) else outcome, steps.get(place)
 
     def _find_finished(self, record: TenantRecord, txn: int) -> Transaction | None:
-        """A finished transaction, if it is not in its tenant's record any more."""
+        """Return a finished transaction, if it is not in its tenant's record any more."""
         return self._ledger.finished(record.tenant, txn) if records.may_be_finished(record, txn) else None
 
     def _follow_commit(self, request: ports.CommitRequest, step: Step[ports.CommitReply]) -> None:

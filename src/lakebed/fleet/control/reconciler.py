@@ -255,7 +255,7 @@ class Reconciler:
         return now_ms >= since_ms + self._context.options.decommission_wait_ms
 
     def _deliveries(self, record: TenantRecord, before: TenantRecord) -> list[Delivery]:
-        """The messages about a tenant that nodes have not received yet."""
+        """Return the messages about a tenant that nodes have not received yet."""
         deliveries = []
         for attachment in record.attachments:
             location = records.location_of(record, attachment)
@@ -267,7 +267,7 @@ class Reconciler:
         return deliveries
 
     def _detachments(self) -> list[Delivery]:
-        """The messages to nodes that must forget a tenant, by the current ledger."""
+        """Return the messages to nodes that must forget a tenant, by the current ledger."""
         now_s, deliveries = self._context.now_s(), []
         for (tenant, node), at_s in list(self._detaches.items()):
             if at_s > now_s:
@@ -449,7 +449,7 @@ class Reconciler:
 
 
 def _mark(location: Location) -> tuple[int, str, int]:
-    """The parts of a location that show whether a node has received it."""
+    """Return the parts of a location that show whether a node has received it."""
     mode = location.mode
     assert mode is not None
     return location.generation, mode.value, location.base if mode is AttachmentMode.READER else 0

@@ -251,5 +251,5 @@ class Relocations:
 
 
 def no_node(node: str) -> NotFound:
-    """The error of an unknown node."""
+    """Return the error of an unknown node."""
     return NotFound(f"There is no node {node!r}: `lakebed fleet status` lists them.", kind="node_not_found", node=node)

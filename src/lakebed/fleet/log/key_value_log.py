@@ -484,7 +484,7 @@ class KeyValueLog(Log):
         return self._sure(lasts, after)
 
     def _timeline_in_memory(self, timeline: str) -> Timeline | None:
-        """A timeline of an owned store that is in memory, as it is. Under the lock."""
+        """Return a timeline of an owned store that is in memory, as it is. Under the lock."""
         state = None if self.is_shared else self._timelines.get(timeline)
         return None if state is None or state.is_stale or state.end is End.DROPPED else state
 
@@ -496,7 +496,7 @@ class KeyValueLog(Log):
         }
 
     def _sure(self, lasts: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
-        """The same LSNs, read from the store if a timeline seems shorter: this process may have lost the store."""
+        """Return the LSNs. If a timeline seems shorter, read it from the store, which this process may have lost."""
         shorter = {timeline: after[timeline] for timeline, last in lasts.items() if last < after[timeline]}
         return {**lasts, **self._differing_in_stores(shorter)} if shorter else lasts
 
@@ -541,7 +541,7 @@ class KeyValueLog(Log):
 
 
 def _take_group(waiting: deque[Change]) -> list[Change]:
-    """The next group: changes from the front that can be one write."""
+    """Return the next group: changes from the front that can be one write."""
     group: list[Change] = []
     kinds: dict[str, str] = {}
     size = 0

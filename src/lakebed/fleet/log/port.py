@@ -158,7 +158,7 @@ class Log(Protocol):
         """Delete a timeline with all its records, and keep a mark that it existed. Idempotent."""
 
     def bounds(self, timeline: str) -> LogBounds:
-        """The first and last LSN."""
+        """Return the first and last LSN."""
 
     def close(self) -> None:
         """Release connections and threads. Closing twice is a no-op."""
@@ -278,7 +278,7 @@ def check_lsn(lsn: object, *, name: str) -> int:
 
 
 def timeline_not_found(timeline: str) -> NotFound:
-    """The error for a timeline that the log does not have."""
+    """Return the error for a timeline that the log does not have."""
     return NotFound(
         f"The log has no timeline {timeline}: it was never created, or was dropped.",
         kind="timeline_not_found",
@@ -287,7 +287,7 @@ def timeline_not_found(timeline: str) -> NotFound:
 
 
 def timeline_exists(timeline: str, *, after: int, begun_after: int) -> AlreadyExists:
-    """The error of a `Log.create` at another LSN."""
+    """Return the error of a `Log.create` at another LSN."""
     return AlreadyExists(
         f"The log's timeline {timeline} begins after LSN {begun_after}, and was to begin after {after}: timeline ids "
         "are never used again.",
@@ -298,7 +298,7 @@ def timeline_exists(timeline: str, *, after: int, begun_after: int) -> AlreadyEx
 
 
 def lsn_conflict(timeline: str, *, expected: int, last: int) -> Conflict:
-    """The error of an append that expected another last LSN."""
+    """Return the error of an append that expected another last LSN."""
     return Conflict(
         f"The last LSN of {timeline} is {last}, and the append expected {expected}: read what was appended meanwhile, "
         "and decide again.",
@@ -309,7 +309,7 @@ def lsn_conflict(timeline: str, *, expected: int, last: int) -> Conflict:
 
 
 def log_busy(timeline: str, *, count: int, window_s: float) -> Unavailable:
-    """The error for an append after which the log would have to forget a write id that may still be used."""
+    """Return the error for an append after which the log would have to forget a write id that may still be used."""
     return Unavailable(
         f"{timeline} took {count:,} appends within {window_s:g} s, and the log remembers no more: write several rows "
         "at once, or wait and try again. Nothing was appended.",
@@ -319,7 +319,7 @@ def log_busy(timeline: str, *, count: int, window_s: float) -> Unavailable:
 
 
 def timeline_sealed(timeline: str, *, last: int) -> Conflict:
-    """The error of an append to a timeline that was sealed."""
+    """Return the error of an append to a timeline that was sealed."""
     return Conflict(
         f"The timeline {timeline} ended at LSN {last} and takes no rows: it was dropped, or a restore has replaced it. "
         "Ask the control plane which timeline has the name now, and write to that one.",
@@ -330,7 +330,7 @@ def timeline_sealed(timeline: str, *, last: int) -> Conflict:
 
 
 def log_pruned(timeline: str, *, after: int, first: int) -> Conflict:
-    """The error for a read of pruned records."""
+    """Return the error for a read of pruned records."""
     return Conflict(
         f"The log of {timeline} was pruned to LSN {first}, and records after {after} were asked for: begin with a "
         "newer committed transaction.",
@@ -341,7 +341,7 @@ def log_pruned(timeline: str, *, after: int, first: int) -> Conflict:
 
 
 def log_ends_before(timeline: str, *, lsn: int, last: int) -> Corruption:
-    """The error for a log that has lost records."""
+    """Return the error for a log that has lost records."""
     return Corruption(
         f"The log of {timeline} ends at LSN {last}, and it had LSN {lsn}: it has lost records, so nothing more of it "
         "is ingested. Restore the log, or branch the timeline from its last committed LSN.",
@@ -352,7 +352,7 @@ def log_ends_before(timeline: str, *, lsn: int, last: int) -> Corruption:
 
 
 def log_newer(timeline: str, *, lsn: int, first: int | None) -> Corruption:
-    """The error for a log that deleted records which were never committed.
+    """Return the error for a log that deleted records which were never committed.
 
     Args:
         lsn: the last that is committed or ingested.

@@ -86,12 +86,15 @@ class LogRecord:
 
 
 def begin(timeline: str, *, after: int) -> LogMark:
-    """The position at which a timeline begins. Its first record begins at `after + 1` and continues this checksum."""
+    """Return the position at which a timeline begins.
+
+    Its first record begins at `after + 1` and continues this checksum.
+    """
     return LogMark(lsn=after, checksum=_hex(xxhash.xxh3_64_intdigest(f"{timeline} {after}".encode())))
 
 
 def encode_log_record(rows: pa.RecordBatch, *, before: LogMark, write_id: str) -> bytes:
-    """The bytes of a record.
+    """Return the bytes of a record.
 
     Args:
         rows: at least one; sequences are replaced.
@@ -104,18 +107,18 @@ def encode_log_record(rows: pa.RecordBatch, *, before: LogMark, write_id: str) -
 
 
 def rows_numbered(rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
-    """The same rows with the sequences `first`, `first + 1`, ..."""
+    """Return the same rows with the sequences `first`, `first + 1`, ..."""
     numbers = np.arange(first, first + rows.num_rows, dtype=np.uint64)
     return rows.set_column(1, ROW_SCHEMA.field(1), pa.array(numbers))
 
 
 def encode_beginning(timeline: str, *, after: int, write_id: str) -> bytes:
-    """The bytes of a record without rows, with which a timeline begins."""
+    """Return the bytes of a record without rows, with which a timeline begins."""
     return _chain(encode_fence(id=after, epoch=0, write_id=write_id), previous=begin(timeline, after=after).checksum)
 
 
 def encode_end(mark: LogMark, end: End, *, write_id: str) -> bytes:
-    """The bytes of a record without rows, behind the record that ends at `mark`, with which a timeline ends."""
+    """Return the bytes of a record without rows, behind the record that ends at `mark`, with which a timeline ends."""
     fence = encode_fence(id=mark.lsn, epoch=0, write_id=write_id, features=int(end))
     return _chain(fence, previous=mark.checksum)
 
@@ -168,7 +171,7 @@ def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
 
 
 def _end_of(view: memoryview) -> End:
-    """How a timeline ends by a record without rows; `OPEN` for any other record, and for unknown features."""
+    """Return how a record without rows ends a timeline; `OPEN` for any other record, and for unknown features."""
     if view.nbytes != CHAIN_BYTES + FENCE_BYTES:
         return End.OPEN
     features = _FEATURES.unpack_from(view, _FEATURES_OFFSET)[0]
@@ -179,7 +182,7 @@ _NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field 
 
 
 def mark_of(body: Buffer) -> LogMark:
-    """The position at the end of a record, from bytes that were checked already. Cost: 1 us."""
+    """Return the position at the end of a record, from bytes that were checked already. Cost: 1 us."""
     view = memoryview(body).cast("B")
     return LogMark(lsn=_ID.unpack_from(view, _ID_OFFSET)[0], checksum=_hex(_CHAIN.unpack_from(view)[1]))
 

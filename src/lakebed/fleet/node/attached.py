@@ -140,7 +140,7 @@ class AttachedTenant:
         return 0 if reference is None else reference.size_bytes
 
     def find(self, name: str) -> Timeline:
-        """A committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
+        """Return a committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
         base = self.base
         timeline = self._set.find(name, base)
         if timeline is None:
@@ -171,7 +171,7 @@ class AttachedTenant:
         return sum(timeline.lag_rows for timeline in self.timelines.values())
 
     def holding(self) -> Held:
-        """The tenant as the control plane compares it with its ledger."""
+        """Return the tenant as the control plane compares it with its ledger."""
         location, transaction = self._settled or self._wanted, self.transaction
         return Held(
             tenant=self.tenant,
@@ -252,7 +252,7 @@ class AttachedTenant:
         elif mode is AttachmentMode.STALE:
             self._give_up()
             self.state = TenantState.STALE if self.state is not TenantState.BROKEN else self.state
-        # A newer transaction is that of a grant whose reply is lost: the request is noted still, and asked again.
+        # A newer transaction belongs to a grant whose reply was lost. The request is still recorded, and is sent again.
         self._settled = location
 
     def _give_up(self) -> None:
@@ -283,7 +283,7 @@ class AttachedTenant:
         _LOG.info("attached", tenant=self.tenant, generation=location.generation, base=base.txn)
 
     def _open_transaction(self, location: Location, base: Manifest) -> OpenTransaction:
-        """The location's transaction: resumed as the earlier process left it, if that had begun it; else a new one."""
+        """Return the location's transaction, resumed if an earlier process had begun it, otherwise a new one."""
         context, resumed, timelines = self._context, self._resumed, base.timelines
         if resumed is not None and (resumed.generation, resumed.txn) != (location.generation, location.txn):
             resumed = None
@@ -426,7 +426,7 @@ class AttachedTenant:
         return flushed
 
     def _may_write(self) -> OpenTransaction | None:
-        """The transaction; None also while its request waits for an answer."""
+        """Return the transaction; None also while its request waits for an answer."""
         self._settle()
         transaction = self.transaction
         return None if transaction is None or transaction.request is not None else transaction
@@ -583,7 +583,7 @@ class AttachedTenant:
             return False
 
     def _require_timeline(self, id: str) -> Timeline:
-        """A timeline of the working set that is committed. Raises `Unavailable`: not yet."""
+        """Return a timeline of the working set that is committed. Raises `Unavailable`: not yet."""
         timeline = self.timelines.get(id)
         if timeline is None:
             raise commit_pending(self.tenant)
@@ -591,7 +591,7 @@ class AttachedTenant:
 
 
 def _resume_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
-    """The working set in the local state; the base's timelines if it is missing or of another transaction."""
+    """Return the working set in the local state; the base's timelines if it is missing or of another transaction."""
     if body is None:
         return base.timelines
     state = decode_manifest(body, path="the local state")
@@ -599,7 +599,7 @@ def _resume_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[
 
 
 def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
-    """The error for a location of an older generation."""
+    """Return the error for a location of an older generation."""
     return Conflict(
         f"Tenant {tenant!r} was to have generation {generation} here, and it has {newest}: read the ledger again.",
         kind="stale_generation",
@@ -608,12 +608,12 @@ def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
 
 
 def commit_pending(tenant: str) -> Unavailable:
-    """The error for a change that must wait for the answer to a commit."""
+    """Return the error for a change that must wait for the answer to a commit."""
     return Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
 
 
 def not_attached(tenant: str) -> Unavailable:
-    """The error for a request for a tenant that is not attached here, or not in a mode that allows the request."""
+    """Return the error for a tenant that is not attached here, or not in a mode that allows the request."""
     return Unavailable(
         f"Tenant {tenant!r} is not attached to this node: ask the control plane where it is.",
         kind="not_attached",

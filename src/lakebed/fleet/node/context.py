@@ -64,7 +64,7 @@ class NodeContext:
         return 0 if self.control_ahead_ms is None else min(self.now_ms(), self._control_ms())
 
     def end_ms(self, lifetime_ms: int) -> int:
-        """When a lifetime that begins now ends, by the later of the two clocks."""
+        """Return when a lifetime that begins now ends, by the later of the two clocks."""
         return min(max(self.now_ms(), self._control_ms()) + lifetime_ms, NUMBER_MAX)
 
     def _control_ms(self) -> int:

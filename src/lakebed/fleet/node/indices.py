@@ -16,12 +16,12 @@ from lakebed.lsm.model import FileMeta, FileSet
 
 
 def origin_of(txn: int, timeline: str) -> str:
-    """The origin of the files that one transaction wrote for one timeline."""
+    """Return the origin of the files that one transaction wrote for one timeline."""
     return f"{txn}/{timeline}"
 
 
 def paths_of(tenant: str, index: TimelineIndex) -> dict[str, str]:
-    """The path of each file of a timeline, by the file's id."""
+    """Return the path of each file of a timeline, by the file's id."""
     paths = {}
     for origin, ids in index.origins.items():
         txn, _, timeline = origin.partition("/")
@@ -31,7 +31,7 @@ def paths_of(tenant: str, index: TimelineIndex) -> dict[str, str]:
 
 
 def all_paths(tenant: str, indices: Iterable[TimelineIndex]) -> dict[str, str]:
-    """The path of each file of some timelines, by the file's id."""
+    """Return the path of each file of some timelines, by the file's id."""
     paths: dict[str, str] = {}
     for index in indices:
         paths |= paths_of(tenant, index)
@@ -39,7 +39,7 @@ def all_paths(tenant: str, indices: Iterable[TimelineIndex]) -> dict[str, str]:
 
 
 def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: LogMark, cutoff: int) -> TimelineIndex:
-    """The timeline after a flush up to `mark`; `file` None: the flush kept no row."""
+    """Return the timeline after a flush up to `mark`; `file` None: the flush kept no row."""
     files, origins = index.files, index.origins
     if file is not None:
         files = FileSet((file, *files.l0), files.runs)
@@ -49,7 +49,7 @@ def with_file(index: TimelineIndex, file: FileMeta | None, *, txn: int, mark: Lo
 
 
 def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -> TimelineIndex:
-    """The timeline after a compaction. Files that it did not name before were written in `txn`."""
+    """Return the timeline after a compaction. Files that it did not name before were written in `txn`."""
     ids = {file.id for file in files.files()}
     origins = {
         origin: kept_ids
@@ -67,7 +67,7 @@ def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -
 def branch_index(
     parent: TimelineIndex, *, id: str, name: str, lsn: int, created_ms: int, is_read_only: bool
 ) -> TimelineIndex:
-    """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""
+    """Return a branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""
     files = parent.files.through(lsn)
     ids = {file.id for file in files.files()}
     origins = {
@@ -91,7 +91,7 @@ def branch_index(
 
 
 def find(timelines: Mapping[str, TimelineIndex], name: str) -> TimelineIndex | None:
-    """A timeline by its name, or by its id when none has that name; ``@<id>`` by its id only."""
+    """Return a timeline by its name, or by its id when none has that name; ``@<id>`` by its id only."""
     if name.startswith(ID_MARK):
         return timelines.get(name[1:])
     for index in timelines.values():

@@ -78,7 +78,7 @@ class LocalTenant(Stored, frozen=True):
 
     @classmethod
     def of(cls, location: Location) -> LocalTenant:
-        """The record of a new attachment."""
+        """Return the record of a new attachment."""
         assert location.txn is not None
         assert location.mode is not None
         return cls(**_fields_of_location(location))
@@ -199,7 +199,7 @@ class LocalState:
         self._files.unlock()
 
     def address(self) -> FleetAddress | None:
-        """What `store_address` was given last; None if there is nothing that can be read. It needs no lock."""
+        """Return the address that `store_address` stored last; None: there is none that can be read. Needs no lock."""
         body = self._files.read(_ADDRESS)
         try:
             return None if body is None else decode_json(body, FleetAddress)
@@ -213,7 +213,7 @@ class LocalState:
             self._files.write(_ADDRESS, msgspec.json.encode(address))
 
     def tenants(self) -> list[LocalTenant]:
-        """All readable records, by tenant."""
+        """Return all readable records, by tenant."""
         names = [
             name.removeprefix(f"{_TENANTS}/").removesuffix(_RECORD)
             for name in self._files.names()
@@ -222,7 +222,7 @@ class LocalState:
         return [record for name in names if (record := self.tenant(name)) is not None]
 
     def tenant(self, tenant: str) -> LocalTenant | None:
-        """A tenant's record; None if there is none that can be read."""
+        """Return a tenant's record; None if there is none that can be read."""
         body = self._files.read(f"{_TENANTS}/{tenant}{_RECORD}")
         try:
             return None if body is None else decode_json(body, LocalTenant)
@@ -245,7 +245,7 @@ class LocalState:
         self._files.write(f"{_TENANTS}/{record.tenant}{_RECORD}", msgspec.json.encode(record))
 
     def state(self, tenant: str) -> bytes | None:
-        """What `store_state` was given last."""
+        """Return the timelines that `store_state` stored last."""
         return self._files.read(f"{_TENANTS}/{tenant}{_STATE}")
 
     def store_state(self, tenant: str, body: bytes) -> None:

@@ -137,7 +137,7 @@ class Node(ports.NodePort):
             _LOG.info("control plane away", node=self.name, message=str(error))
 
     def _resumable(self) -> list[LocalTenant]:
-        """The transactions of the local state that can be continued."""
+        """Return the transactions of the local state that can be continued."""
         context, local = self._context, self._context.local
         readable = []
         for record in local.tenants():
@@ -217,7 +217,7 @@ class Node(ports.NodePort):
         context.paused = frozenset(reply.pause)
 
     def _loads(self, tenants: list[AttachedTenant]) -> Iterator[ports.TenantLoad]:
-        """The loads of tenants that belong in a heartbeat, at most `_LOADS_MAX`."""
+        """Yield the loads of tenants that belong in a heartbeat, at most `_LOADS_MAX`."""
         count = 0
         lagging = self._context.options.lag_rows_reported
         for tenant in tenants:
@@ -538,7 +538,7 @@ class Node(ports.NodePort):
         return target.last_lsn >= lsn
 
     def utilization(self) -> Utilization:
-        """How much of its memory the node uses. Cost: no request."""
+        """Return how much of its memory the node uses. Cost: no request."""
         context, tenants = self._context, list(self._tenants.values())
         problems = {
             tenant.tenant: f"{problem.kind}: {problem}"
@@ -559,7 +559,7 @@ class Node(ports.NodePort):
         )
 
     def _require_tenant(self, tenant: str) -> AttachedTenant:
-        """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""
+        """Return a tenant that can be read. Raises `Unavailable` (``not_attached``)."""
         self._check_open()
         attached = self._tenants.get(tenant)
         if attached is None or attached.location.mode is None:
@@ -576,7 +576,7 @@ class Node(ports.NodePort):
 
 
 def _info(attached: AttachedTenant, index: TimelineIndex) -> ports.TimelineInfo:
-    """A timeline of the working set, with its committed and ingested LSNs."""
+    """Return a timeline of the working set, with its committed and ingested LSNs."""
     committed_lsn = next((other.lsn for other in attached.base.timelines if other.id == index.id), 0)
     timeline = attached.timelines.get(index.id)
     return ports.TimelineInfo(

@@ -42,7 +42,9 @@ class Schedule:
         self._retries = _Retries(Pauses(options.retry_first_ms / 1000, options.retry_max_ms / 1000))
 
     def due(self, now_ms: int) -> str | None:
-        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.
+        """Return the name of the most urgent step, for `run`; None: nothing to do now.
+
+        Cost: some microseconds; no request.
 
         Args:
             now_ms: `NodeContext.monotonic_ms`.

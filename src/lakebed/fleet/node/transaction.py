@@ -211,7 +211,7 @@ class OpenTransaction:
         put_new(self._storage, request.manifest.path, body)
 
     def successor(self, *, txn: int, generation: int) -> OpenTransaction:
-        """The transaction that began with the commit of this one."""
+        """Return the transaction that began with the commit of this one."""
         request = self._record.request
         assert request is not None
         record = LocalTenant(
