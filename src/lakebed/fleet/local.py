@@ -101,7 +101,7 @@ class Part:
 
 
 _READY: Final = re.compile(r"^\{\n.*?^\}", re.MULTILINE | re.DOTALL)
-"""What a part prints once it answers: an object over several lines. Lines of its log are objects of one line."""
+"""Pattern of the output of a part that answers: an object over several lines. Its log has objects of one line."""
 
 
 class _Ready(msgspec.Struct):

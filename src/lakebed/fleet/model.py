@@ -90,7 +90,7 @@ class Transaction(Stored, frozen=True):
     local_id: str = ""
     """Id of its node's local state when it began. The process that holds that state's lock is the only writer."""
     manifest: ManifestRef | None = None
-    """What was committed."""
+    """Reference to the committed manifest."""
     has_deadlist: bool = False
     """Committed, and its deadlist names objects to delete."""
     ended_ms: int | None = None
@@ -291,7 +291,7 @@ class TimelineIndex(Stored, frozen=True):
     is_read_only: bool = False
     """A pin: it takes no rows and its cutoff is its LSN."""
     expires_ms: int | None = None
-    """Of a pin: when it expires, Unix ms, UTC. None: never."""
+    """When a pin expires, Unix ms, UTC. None: never."""
     files: FileSet = FileSet()
     origins: dict[str, tuple[str, ...]] = {}
     """Where the files are: the ids of the files at each origin, ``<txn>/<timeline>``."""

@@ -38,7 +38,7 @@ DATABASE_OPTIONS: Final = DatabaseOptions(
 """Settings of the database of repositories."""
 
 COLLECTOR_OPTIONS: Final = CollectorOptions(grace=timedelta(hours=1))
-"""What a collection may delete. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
+"""Options for collections. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
 
 LOG_COUNT_MAX: Final = 20_000
 """Most log objects that one collection deletes.

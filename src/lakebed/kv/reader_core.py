@@ -72,7 +72,10 @@ class ReaderCore(ViewSource):
         follow_forks(self, ReaderCore._begin_tail)
 
     def _begin_tail(self) -> None:
-        """Make the next poll read the log anew: in a forked process, where a poll of the parent may be half done."""
+        """Forget the rows of the log, so that the next poll reads them again.
+
+        A forked process calls this, because a poll of the parent may be half done.
+        """
         self._tail = LogTail(self._location, table_bytes_max=self._table_bytes_max)
 
     @property

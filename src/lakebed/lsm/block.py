@@ -51,7 +51,7 @@ _PYTHON_BYTES_OF_MARK: Final = 48
 """Memory of a mark in addition to its bytes: a bytes object and its slot in a list."""
 
 _FEW_KEYS: Final = 16
-"""Up to so many keys are searched one by one, because setting up arrays would take longer."""
+"""Up to this count, keys are searched one by one, because setting up arrays would take longer."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)

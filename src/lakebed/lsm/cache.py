@@ -90,7 +90,7 @@ class BlockCache:
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing. An open file whose minimum (`Tail.size_bytes`) does not
-            fit is read anew for each operation.
+            fit is read again for each operation.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:

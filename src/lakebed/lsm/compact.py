@@ -2,10 +2,10 @@
 
 Owns: which parts of a task need no rewriting, the reading ahead, the work of threads, and where output files are cut.
 
-A file whose keys overlap with no other input is taken over unchanged if writing it anew would gain nothing: it is large
+A file whose keys overlap with no other input is taken over unchanged if rewriting it would gain nothing: it is large
 enough, and it has no rows that the output may drop. So a load in the order of keys is never rewritten. All files of a
-task with `rewrite`, and all files while history is kept, are written anew. A file that is taken over keeps its ceiling
-(`FileMeta.through_sequence`). Of a file that is written anew only the rows up to the ceiling are kept.
+task with `rewrite`, and all files while history is kept, are rewritten. A file that is taken over keeps its ceiling
+(`FileMeta.through_sequence`). Of a file that is rewritten only the rows up to the ceiling are kept.
 
 Invariants:
 - Outputs are cut between keys, so all versions of a key are in one file.
@@ -199,7 +199,7 @@ def _overlapping(ordered: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple
 
 
 def _is_in_form(file: FileMeta, bottom: bool, run_file_bytes: int) -> bool:
-    """Whether writing a file anew would neither drop anything nor make it larger."""
+    """Whether rewriting a file would neither drop anything nor make it larger."""
     droppable = file.tombstone_count + file.merge_count + file.expiring_count
     return file.size_bytes >= run_file_bytes * _MOVED_FILE_SHARE and not (bottom and droppable)
 

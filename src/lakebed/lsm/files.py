@@ -32,7 +32,7 @@ class FileStore:
         path_of: returns the path of a file in `store`, by id.
         locate: returns store and path of a file to read, which may be another database's; None: all files are ours.
         cache: keeps tails and blocks.
-        handle_count_max: most handles kept, of about 1 KB each. If there are more, all are dropped and made anew when
+        handle_count_max: most handles kept, of about 1 KB each. If there are more, all are dropped and made again when
             needed, in about 2 us each.
     """
 

@@ -62,7 +62,7 @@ _FRAME_STORED: Final = 1 << 31
 _FRAME_END: Final = bytes(4)
 _FRAMES: Final = pa.Codec("lz4")
 _PREFIX_TYPE: Final = np.dtype([("length", "<i8"), ("frame", "S7"), ("block", "<u4")])
-"""What precedes the block in a compressed buffer of Arrow."""
+"""The header before the block in a compressed buffer of Arrow."""
 _ARROW_BLOCK_BYTES: Final = _FRAME_CODES[4]
 """Largest block in Arrow's frames."""
 _PACK_AT_ONCE_MIN: Final = 16

@@ -36,7 +36,7 @@ class CompactionTask:
     bottom: bool
     """Whether nothing older remains below the output. Only then may tombstones be dropped."""
     rewrite: bool = False
-    """Whether files must be written anew even if they could be taken over unchanged."""
+    """Whether files must be rewritten even if they could be taken over unchanged."""
 
     def inputs(self, file_set: FileSet) -> tuple[tuple[FileMeta, ...], tuple[Run, ...]]:
         """Return the level-0 files and runs of the task, newest first.

@@ -23,7 +23,7 @@ FIRST_ROW_COUNT: Final = 32
 """Approximate number of rows of the largest source that the first step takes if the scan has no limit."""
 
 _ROW_COUNT: Final = 64
-"""As `FIRST_ROW_COUNT`, of each further step. More rows of 1 KB would leave the processor's cache before their use."""
+"""As `FIRST_ROW_COUNT`, for each further step. More rows of 1 KB would leave the processor's cache before their use."""
 
 NO_ROWS: Final = b""
 """The result of `Source.find` if nothing can be taken. No key is smaller."""

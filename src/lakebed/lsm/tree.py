@@ -454,7 +454,7 @@ class Tree:
     def _write(self, waiting: _Waiting) -> None:
         """Make a memtable's file durable once. After an error the next attempt puts the same file.
 
-        A file that could not be synced is written anew, because a second sync would succeed although bytes are lost.
+        A file that could not be synced is written again, because a second sync would succeed although bytes are lost.
         """
         if waiting.is_written:
             return

@@ -38,8 +38,10 @@ _FORMAT: Final = 1
 _DIGITS: Final = 20
 
 CreateOutcome = Literal["open", "won", "lost", "forgotten"]
-"""What the markers say of (id, write id): not passed; passed as ours; passed as another writer's; not recorded any
-more."""
+"""The outcome of (id, write id) according to the markers.
+
+Not passed; passed as ours; passed as another writer's; not recorded any longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Boundary:
         self._folder = folder
         self._environment = environment
         # Markers never change, so the newest one seen stays valid while its object exists. It is deleted when there are
-        # many newer ones, or with the log, which may then be created anew with other markers at the same places.
+        # many newer ones, or with the log, which may then be created again with other markers at the same places.
         self._newest: tuple[int, Marker] = _NONE
         self._object: ObjectMeta | None = None
         self.was_read = False
@@ -120,7 +122,7 @@ class Boundary:
                 self._newest, self._object = _NONE, None
                 if listed is None:
                     return self._newest
-                continue  # the log was deleted, and may have been made anew with fewer markers
+                continue  # the log was deleted, and may have been made again with fewer markers
             place, meta = metas[-1]
             newest_marker = self._load(place)
             if newest_marker is not None:  # else it was removed as too old meanwhile: newer ones exist
@@ -135,7 +137,7 @@ class Boundary:
 
     @property
     def seen_below(self) -> int:
-        """The boundary as last seen. The real one may be higher, or lower in a log that was made anew. Cost: 0."""
+        """The boundary as last seen. The real one may be higher, or lower in a log that was made again. Cost: 0."""
         return self._newest[1].below
 
     def current(self) -> int:

@@ -10,7 +10,7 @@ Owns: the system calls. Invariants:
   after they were made, when a store first writes such a file into their folder.
 - Symbolic links below the root are not objects. They are neither listed nor followed. The check of a folder is
   remembered, so a link by which another program replaces a checked folder is not detected: permissions must prevent it.
-- A root that existed is not created anew. It was renamed or removed, and new files under its old name would be
+- A root that existed is not created again. It was renamed or removed, and new files under its old name would be
   separated from the others. The same holds for the folder of a view that requires it.
 - Listings are in the order of whole paths, although one folder is read at a time: a folder sorts as its name with a
   slash.

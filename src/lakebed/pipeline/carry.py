@@ -33,7 +33,7 @@ class EarlierRun:
     run_id: str
     variables: Mapping[str, str]
     records: Mapping[int, StepRecord]
-    """By ordinal, including the records that it took over itself."""
+    """Records of steps by ordinal, including those that the run itself took over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Carry:
     """The result of `plan_carry`."""
 
     records: tuple[StepRecord, ...]
-    """Of steps of the new plan, made from records of earlier runs."""
+    """Records for steps of the new plan, made from records of earlier runs."""
     again: tuple[Again, ...]
     """Steps that need consent; empty: the run may begin."""
 
@@ -60,9 +60,9 @@ class _Tables:
 
     search: _Search
     pending: dict[str, str] = field(default_factory=dict)
-    """By table: the name of its first writer that is not done."""
+    """By table: the name of its first unfinished writer."""
     newest: dict[str, tuple[str, StepRecord]] = field(default_factory=dict)
-    """By table: the run and the record of its last writer that is done."""
+    """By table: the run and the record of its last finished writer."""
     undone: str | None = None
     """The first step that is not done."""
     last: dict[str, StepRecord] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class RunContext:
     """A local folder that exists as long as this call."""
     start_spark: Callable[[], SparkSession]
     identities: Mapping[int, StepIdentity] = field(default_factory=dict)
-    """By ordinal."""
+    """The identity of each step, by ordinal."""
     replay: Sequence[str] = ()
     """Names and patterns of steps that a person asked to run again."""
     is_resumed: bool = False

@@ -59,7 +59,7 @@ class _Start:
 
     steps: Sequence[StepIdentity]
     replay: Sequence[str]
-    """Of this call, and of the call that began the run."""
+    """Steps to run again: those of this call, and of the call that began the run."""
     done: Mapping[int, StepRecord]
     """Records by ordinal, with those of `carried`."""
     carried: Sequence[StepRecord]

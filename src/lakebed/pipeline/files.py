@@ -37,11 +37,11 @@ class FileReading:
     file_format: str
     """One of `FORMATS`."""
     options: Mapping[str, str]
-    """Of Spark's reader."""
+    """Options of Spark's reader."""
     schema: Mapping[str, str] | None
     """Columns with Spark SQL types, in the files' order; None: the files know them (Parquet), or they are inferred."""
     location: SourceLocation
-    """Of the step, for errors."""
+    """Location of the step, for errors."""
 
     @property
     def columns(self) -> Mapping[str, str]:

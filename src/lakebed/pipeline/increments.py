@@ -43,7 +43,7 @@ class Increment:
     table_created_ms: int
     """Tells a table from an earlier one of the same name."""
     content: str
-    """Of `inputs.Inputs`."""
+    """The identity from `inputs.Inputs`."""
     run_id: str
     ordinal: int
     step: str
@@ -66,7 +66,7 @@ class StepCommit:
     """``commit_user`` and ``commit_identifier`` of the step itself."""
     run_id: str
     location: SourceLocation
-    """Of the step, for errors."""
+    """Location of the step, for errors."""
     is_resumed: bool = False
     """The run was called before, so a killed call may have made the step's commit."""
     is_replayed: bool = False

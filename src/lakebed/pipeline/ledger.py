@@ -53,7 +53,7 @@ class RunRecord:
     pipeline: str
     file: str
     fingerprint: str
-    """Of the plan."""
+    """Fingerprint of the plan."""
     step_count: int
     variables: Mapping[str, str]
     started_ms: int

@@ -122,7 +122,7 @@ class StepRecord:
     """Unix time in milliseconds, UTC."""
     seconds: float
     metrics: Mapping[str, Any]
-    """What the step counted: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see its kind's module."""
+    """What the step recorded: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see its kind's module."""
     identity: str = ""
     """`StepIdentity.source`; empty in records of older versions."""
     carried_from: str = ""
@@ -148,4 +148,4 @@ class RunSummary:
     inputs_changed: tuple[str, ...] = ()
     """If there was nothing to do: the ingest steps whose local files have changed since the run read them."""
     steps_carried: int = 0
-    """Of the skipped steps: those that earlier runs of another definition finished."""
+    """Number of skipped steps that earlier runs of another definition finished."""

@@ -48,9 +48,9 @@ class TableBranches:
     """The branches of one run's tables."""
 
     name: str
-    """Of the branch, the same in every table."""
+    """Name of the branch, the same in every table."""
     commit_user: str
-    """Of the run."""
+    """Commit user of the run."""
     records: Sequence[StepRecord]
     """Steps done so far; it grows with the run."""
     _opened: dict[str, str] = field(default_factory=dict)

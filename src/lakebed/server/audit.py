@@ -38,7 +38,7 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The operation's id in the OpenAPI description, such as ``deleteBranch``."""
     repository: str = ""
     subject: str = ""
-    """What was changed: a branch, a tag, an access key."""
+    """The changed object: a branch, a tag, an access key."""
     status: int = 200
     request_id: str = ""
 

@@ -55,7 +55,7 @@ _LAKEFS: Final = {
 """Messages of lakeFS, which its command-line client prints and scripts compare. Our sentence is sent in addition."""
 
 _END: Final = r"""(?:/|(?=[\s'",:;)]|\.?\Z|\.\s))"""
-"""What may follow a path in a sentence: more of the path, or its end."""
+"""Pattern of what may follow a path in a sentence: more of the path, or its end."""
 
 
 def status_of(error: LakebedError) -> int:

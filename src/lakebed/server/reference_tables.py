@@ -8,8 +8,8 @@ writes the files itself, through the S3 gateway, as ``s3://repository/reference/
 rules of the branch and the repository's records apply to every file.
 
 Invariants:
-- A table is opened anew for each request: a reset or a merge of the branch may have replaced its files, under the same
-  names.
+- Every request opens its table again, because a reset or a merge of the branch may have replaced the table's files
+  under the same names.
 - A commit is acknowledged only if the files that it names are on the branch after it: an earlier reset is an error.
 """
 

@@ -65,7 +65,7 @@ class Events:
         self._kept_max = kept_max
         self._waiting: list[Event] = []
         self._positions: deque[str] = deque()
-        """Of the known events, oldest first."""
+        """Positions of the known events, oldest first."""
         self._newest = ""
         """Position of the last known event."""
 

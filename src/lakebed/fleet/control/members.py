@@ -74,7 +74,7 @@ class Members:
         return self._members.get(node)
 
     def learn(self, record: NodeRecord) -> Member:
-        """Keep a node's record. A new incarnation begins anew, and so does a node that is not silent any more."""
+        """Keep a node's record. Reset the member for a new incarnation, and for a node that is no longer silent."""
         member = self._members.get(record.node)
         if member is not None and member.record.incarnation == record.incarnation:
             if member.record.is_silent and not record.is_silent:

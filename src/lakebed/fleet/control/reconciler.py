@@ -199,7 +199,7 @@ class Reconciler:
     def _repair_record(self, record: TenantRecord, targets: dict[str, Member | None]) -> Step[TenantRecord]:
         """Repair a record, given which nodes are usable. Change nothing if it needs nothing.
 
-        A relocation is ended before the tenant is attached anew, because its other node may have the tenant already.
+        A relocation is ended before the tenant is attached again, because its other node may have the tenant already.
         """
         members, now_ms, draft = self._context.members, self._context.now_ms(), Draft(record)
         for node in records.nodes_of(record):

@@ -3,7 +3,7 @@
 Owns: the state of the attachment, the order of steps, and when each is due.
 
 States: ``attaching`` (the manifest is not read yet), ``active`` (it writes and commits), ``stale`` and ``reader`` (they
-only read), ``broken`` (a commit was rejected: it reads until it is detached or attached anew), ``detached``.
+only read), ``broken`` (a commit was rejected: it reads until it is detached or attached again), ``detached``.
 
 Invariants:
 - Steps that write, commit or replace the transaction hold the tenant's turn. So nothing is uploaded between the freeze
@@ -565,7 +565,7 @@ class AttachedTenant:
                 return False
             if transaction.request is not None:
                 raise commit_pending(self.tenant)
-            if change.kind == "detach":  # all files are written anew, so that none is an ancestor's
+            if change.kind == "detach":  # all files are rewritten, so that none is an ancestor's
                 self._require_timeline(find_target(transaction.timelines, change).id).compact_full()
             context, lifetime_ms = self._context, change.lifetime_ms
             timelines = change_timelines(

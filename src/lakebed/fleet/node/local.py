@@ -60,7 +60,7 @@ class LocalTenant(Stored, frozen=True):
     txn: int
     base: int
     manifest: ManifestRef | None = None
-    """Of `base`."""
+    """Reference to the manifest of `base`."""
     policy: Policy = Policy()
     created_ms: int = 0
     main: str = MAIN

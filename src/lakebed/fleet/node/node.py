@@ -475,7 +475,7 @@ class Node(ports.NodePort):
 
         def is_done() -> bool:
             for timeline in list(attached.timelines.values()):
-                if timeline.last_lsn < targets.get(timeline.id, 0):  # it was attached anew meanwhile
+                if timeline.last_lsn < targets.get(timeline.id, 0):  # it was attached again meanwhile
                     attached.ingest_timeline(timeline)
             committed_lsns = {index.id: index.lsn for index in attached.base.timelines}
             return attached.base.txn >= txn and all(committed_lsns.get(id, lsn) >= lsn for id, lsn in targets.items())

@@ -214,7 +214,7 @@ class _Retries:
         self._waits[step] = 0, now_ms + self._pause_ms(0)
 
     def note_success(self, step: str) -> None:
-        """Begin anew."""
+        """Begin again."""
         self._waits.pop(step, None)
 
     def _pause_ms(self, count: int) -> int:

@@ -121,7 +121,7 @@ class _PinnedSchema:
 
     format: int
     source: str
-    """What was read (``from`` of the step)."""
+    """The source that was read (``from`` of the step)."""
     columns: dict[str, str]
     """Column to Spark SQL type, in order."""
 
