@@ -209,8 +209,8 @@ class Timeline:
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
         """Return the timeline that has the name now, after the log refused rows: `id` was sealed, dropped, or is a pin.
 
-        The result is `id` itself if the control plane that answers does not know the change yet, or if the log was not
-        reachable when the tenant was created, and has not begun its timeline.
+        The result is `id` itself in two cases: the control plane that answers does not know the change yet; or the log
+        was not reachable when the tenant was created, and has not begun its timeline.
 
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """

@@ -5,7 +5,7 @@ or without a running writer.
 
 Invariants:
 - A checkpoint of the latest version pins a manifest whose `wal_id_last_seen` is the last log object in a listing that
-  was made after the newest manifest was read, so no durable write is missing. The listing cannot contain a record of a
+  was made after the newest manifest was read. So no durable write is missing. The listing cannot contain a record of a
   later writer: its epoch would have made another manifest first, and our update would have lost the race. If the log
   has grown since the newest manifest, the manifest that first names the checkpoint is pinned. Otherwise an existing
   manifest with the same content is pinned, so that all checkpoints of an unchanged database keep the same manifest.

@@ -1,11 +1,15 @@
 """Edited pipelines: which finished steps count as done, and which would run again. Pure.
 
-Owns: `plan_carry`. A step of the new plan takes over the record of an earlier step of the same pipeline when both have
-the same `StepIdentity.source` and the same input, and every step before it that writes to a table it touches is done
-too and was done earlier (or an earlier run had both in this order, by consent). A finished step that cannot be taken
-over would run again. If it changes rows or names of versions, a person must consent to that (`--replay`), or to keeping
-the earlier result (`--carry`). Consent to keep a result holds for later plans as well. Invariants: no I/O; decides step
-by step in the order of the plan.
+Owns: `plan_carry`. A step of the new plan takes over the record of an earlier step of the same pipeline if:
+
+- both have the same `StepIdentity.source` and the same input; and
+- every step before it that writes to a table that it touches is done too, and was done earlier (or an earlier run had
+  both in this order, by consent).
+
+A finished step that cannot be taken over would run again. If it changes rows or names of versions, a user must consent
+to that (`--replay`), or to keeping the earlier result (`--carry`). Consent to keep a result also holds for later plans.
+
+Invariants: no I/O. Decides step by step, in the order of the plan.
 """
 
 from __future__ import annotations

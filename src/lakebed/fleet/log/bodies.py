@@ -1,7 +1,7 @@
 """Bodies of the log's HTTP interface, which the service and its client exchange. Pure data.
 
-Appends and records are sent as MessagePack, because they contain bytes. The rows of an append are sent as a log record
-of a database (docs/format/wal.md) with the sequences 1, 2, ..., so its checksums protect them on the whole way from the
+Appends and records are sent as MessagePack, because they contain bytes. The rows of an append are a log record of a
+database (docs/format/wal.md) with the sequences 1, 2, .... Its checksums protect the rows on the whole way from the
 client to the service.
 """
 

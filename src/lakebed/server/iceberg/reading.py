@@ -74,9 +74,11 @@ def _levels(call: RepositoryCall) -> list[str]:
 def table_of(call: RepositoryCall) -> tuple[IcebergCatalog, str, str]:
     """Return the catalog, and the names of namespace and table in the path.
 
-    Raises `InvalidRequest` (``forbidden``) if the key may not see the table, and `NotFound`. A namespace of two levels
-    that names a table that the key may see raises the `NotFound` of a missing table, because a client that means the
-    metadata table ``snapshots`` of ``db.table`` first requests the table ``snapshots`` of the namespace ``db.table``.
+    Raises `InvalidRequest` (``forbidden``) if the key may not see the table, and `NotFound`.
+
+    A namespace of two levels may name a table instead. If the key may see that table, this raises the `NotFound` of a
+    missing table. A client that means the metadata table ``snapshots`` of ``db.table`` needs this: it first
+    requests the table ``snapshots`` of the namespace ``db.table``.
     """
     catalog, namespace, table = catalog_of(call), name_of(call, "namespace"), name_of(call, "table")
     if _SEPARATOR in namespace:
