@@ -129,17 +129,17 @@ def _access_keys(repositories: Repositories) -> Any:
     return AccessKeys(catalog.key_value, environment=catalog.environment)
 
 
-def _names(names: list[str] | None, others: list[str] | None) -> str:
+def _names(names: list[str] | None, other_limits: list[str] | None) -> str:
     """Return what a key may see of one kind, given its limits of the other kind."""
     if names is None:
-        return "all" if others is None else "none"
+        return "all" if other_limits is None else "none"
     return ", ".join(names) or "none"
 
 
-def _print_secret(made: NewAccessKey, *, json: bool) -> None:
-    facts = {"access_key_id": made.key.id, "secret_access_key": made.secret, "role": made.key.role}
-    limits = (*(made.key.repositories or ()), *(made.key.tables or ()))
+def _print_secret(access_key: NewAccessKey, *, json: bool) -> None:
+    facts = {"access_key_id": access_key.key.id, "secret_access_key": access_key.secret, "role": access_key.key.role}
+    limits = (*(access_key.key.repositories or ()), *(access_key.key.tables or ()))
     only = f", only in {', '.join(limits)}" if limits else ""
-    text = f"access key  {made.key.id}\nsecret      {made.secret}\nrole        {made.key.role}{only}"
+    text = f"access key  {access_key.key.id}\nsecret      {access_key.secret}\nrole        {access_key.key.role}{only}"
     text += "\nKeep the secret: it is not shown again."
     output.result(json, facts, text)

@@ -217,25 +217,25 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
     return rows
 
 
-def _read_json(lines: pa.BufferReader, stated: pa.Schema) -> pa.Table:
+def _read_json(lines: pa.BufferReader, stated_schema: pa.Schema) -> pa.Table:
     """Read JSON with stated types for some columns, and with the types that Arrow finds for the others."""
     return pa.json.read_json(
         lines,
         read_options=pa.json.ReadOptions(block_size=min(max(_INFERRED_BYTES, lines.size()), _JSON_BLOCK_BYTES_MAX)),
-        parse_options=pa.json.ParseOptions(explicit_schema=stated, newlines_in_values=True),
+        parse_options=pa.json.ParseOptions(explicit_schema=stated_schema, newlines_in_values=True),
     )
 
 
-def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated: pa.Schema) -> set[str]:
+def _find_absent(lines: pa.BufferReader, rows: pa.Table, stated_schema: pa.Schema) -> set[str]:
     """Return the stated columns that no row has. Arrow adds them, and an upsert would empty them.
 
     Cost: reads the lines again if there are any.
     """
-    empty = {name for name in stated.names if rows[name].null_count == rows.num_rows}
+    empty = {name for name in stated_schema.names if rows[name].null_count == rows.num_rows}
     if not empty:
         return empty
     lines.seek(0)
-    other_fields = pa.schema([field for field in stated if field.name not in empty])
+    other_fields = pa.schema([field for field in stated_schema if field.name not in empty])
     return empty - set(_read_json(lines, other_fields).column_names)
 
 

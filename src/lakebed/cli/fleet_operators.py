@@ -366,7 +366,7 @@ def _print_orphans(report: OrphanReport) -> None:
         )
 
 
-def _of_transaction(transaction: Transaction, due: set[int]) -> dict[str, Any]:
+def _of_transaction(transaction: Transaction, due_ids: set[int]) -> dict[str, Any]:
     return {
         "id": transaction.id,
         "base": transaction.base,
@@ -378,7 +378,7 @@ def _of_transaction(transaction: Transaction, due: set[int]) -> dict[str, Any]:
         "manifest": None if transaction.manifest is None else transaction.manifest.path,
         "has_deadlist": transaction.has_deadlist,
         "lsn": transaction.main_lsn,
-        "collection_is_due": transaction.id in due,
+        "collection_is_due": transaction.id in due_ids,
     }
 
 

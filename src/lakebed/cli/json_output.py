@@ -114,9 +114,9 @@ def print_reports(reports: Sequence[CollectionReport], *, json: bool) -> None:
             output.sentence(f"  {note}")
 
 
-def _deletion_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:
+def _deletion_lines(hide: Iterable[str], deletions: Iterable[Any]) -> list[str]:
     lines = [f"{path}  (a version, tag or schema)" for path in hide]
-    lines += [f"{deletable.path}  {output.size(deletable.size_bytes)}  {deletable.why}" for deletable in doomed]
+    lines += [f"{deletable.path}  {output.size(deletable.size_bytes)}  {deletable.why}" for deletable in deletions]
     hidden_count = len(lines) - _DELETIONS_SHOWN_MAX
     return (
         lines

@@ -86,10 +86,10 @@ class Collect(Deletion, name="collect"):
             )
         return [url_of(lake, name) for name in self.names or names_of(lake, self.storage_options)]
 
-    def _print_round(self, done: Mapping[str, Collection]) -> None:
+    def _print_round(self, collections: Mapping[str, Collection]) -> None:
         """Print what a round did to each database: its report, or on standard error why it was not collected."""
         reports = []
-        for url, collection in done.items():
+        for url, collection in collections.items():
             if collection.error is not None:
                 error = collection.error
                 sentence = f"{url} was not collected: {error.message}"
@@ -106,7 +106,7 @@ class Collect(Deletion, name="collect"):
                 json_output.print_report(report, json=True)
         else:
             json_output.print_reports(reports, json=True)
-        for url, collection in done.items():
+        for url, collection in collections.items():
             if self.watch and collection.gone and collection.error is None and not self.json:
                 output.sentence(f"{url} was destroyed and only its tombstone is left: it is no longer watched.")
 

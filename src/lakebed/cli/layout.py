@@ -134,14 +134,14 @@ def fit(
     return None
 
 
-def _share_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
+def _share_out(positions: Sequence[int], least_widths: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
     """Return the widths of the shown columns: the least width of each, plus the spare room, from the last column on."""
     widths = {}
-    for position in reversed(shown):
-        extra = min(spare, natural[position] - least[position])
-        widths[position] = least[position] + extra
+    for position in reversed(positions):
+        extra = min(spare, natural[position] - least_widths[position])
+        widths[position] = least_widths[position] + extra
         spare -= extra
-    return [widths[position] for position in shown]
+    return [widths[position] for position in positions]
 
 
 def _least(heading: str, cells: Sequence[str], *, wraps: bool) -> int:

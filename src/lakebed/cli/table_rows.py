@@ -298,13 +298,13 @@ class System(BranchTableCommand, name="system"):
         print_rows(self.open_branch().system(self.name.removeprefix("$")), json=self.json)
 
 
-def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -> None:
+def _print_written(command: BranchTableCommand, table: Table, snapshot: Snapshot) -> None:
     # Stored rows: a replaced row counts until its bucket is compacted.
-    row_text = output.count(made.total_record_count, "row")
-    rows = "row" if abs(made.delta_record_count) == 1 else "rows"
+    row_text = output.count(snapshot.total_record_count, "row")
+    rows = "row" if abs(snapshot.delta_record_count) == 1 else "rows"
     command.result(
-        {"table": opened.name, **table_output.of_snapshot(made)},
-        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} {rows}; {row_text} stored.",
+        {"table": table.name, **table_output.of_snapshot(snapshot)},
+        f"{table.name}: snapshot {snapshot.id}, {snapshot.delta_record_count:+,} {rows}; {row_text} stored.",
     )
 
 

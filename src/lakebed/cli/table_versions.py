@@ -191,21 +191,21 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
             f"{output.count(report.total_record_count, 'row')}.",
         )
 
-    def _question(self, opened: Table, goal: Snapshot, target: str | None) -> str:
+    def _question(self, table: Table, goal: Snapshot, target: str | None) -> str:
         """Return what would be lost, for the question to the user. Raises the errors of the rollback."""
-        hidden_paths = opened.plan_rollback(target, timestamp_ms=self.timestamp).hide
+        hidden_paths = table.plan_rollback(target, timestamp_ms=self.timestamp).hide
         tags = [path.removeprefix("tag/tag-") for path in hidden_paths if path.startswith("tag/tag-")]
         later = output.count(len(hidden_paths) - len(tags), "later version")
         lost_tags = f" and {output.count(len(tags), 'tag')} ({list_some(tags)})" if tags else ""
         return f"Roll {self.table} back to snapshot {goal.id} and delete {later}{lost_tags}?"
 
-    def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
+    def _preview(self, table: Table, goal: Snapshot, target: str | None) -> None:
         """Print what the rollback would do."""
         plan = None
         if self.as_latest:
-            opened.rollback_to_as_latest(target, timestamp_ms=self.timestamp, dry_run=True)
+            table.rollback_to_as_latest(target, timestamp_ms=self.timestamp, dry_run=True)
         else:
-            plan = opened.plan_rollback(target, timestamp_ms=self.timestamp)
+            plan = table.plan_rollback(target, timestamp_ms=self.timestamp)
         hidden_paths, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
         later = output.count(len(hidden_paths), "later version or tag", "later versions and tags")
         loss = f"{later} and {output.size(freed)} would be deleted"
@@ -222,7 +222,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
                 else [],
                 "bytes": freed,
             },
-            f"Would roll {opened.name} back to snapshot {goal.id} ({output.ago(goal.time_ms)}, "
+            f"Would roll {table.name} back to snapshot {goal.id} ({output.ago(goal.time_ms)}, "
             f"{output.count(goal.total_record_count, 'row')}); {'nothing is deleted' if self.as_latest else loss}.",
         )
 

@@ -284,32 +284,32 @@ class Ledger:
             self._load([change])
             self._decide(change)
 
-    def _apply(self, write: _Write, written: Sequence[_Change[R]]) -> None:
+    def _apply(self, write: _Write, changes: Sequence[_Change[R]]) -> None:
         try:
             self.key_value.write(write.puts, write.deletes, expected=write.expected)
         except Conflict:
-            for change in written:
+            for change in changes:
                 self._known.pop(change.tenant, None)
             return
         except OutcomeUnknown:
-            self._settle(written)
+            self._settle(changes)
             return
         except LakebedError:
-            for change in written:
+            for change in changes:
                 self._known.pop(change.tenant, None)
             raise
-        for change in written:
+        for change in changes:
             assert change.step is not None
             self._learn(change.tenant, change.body)
             change.end(change.step.reply)
 
-    def _settle(self, written: Sequence[_Change[R]]) -> None:
+    def _settle(self, changes: Sequence[_Change[R]]) -> None:
         """After a lost reply, read the records: finish the changes that were written, decide the others again."""
-        for change in written:
+        for change in changes:
             self._known.pop(change.tenant, None)
         with self.key_value.snapshot() as now:
-            values = now.get_many([layout.tenant_key(change.tenant) for change in written])
-        for change, raw in zip(written, values, strict=True):
+            values = now.get_many([layout.tenant_key(change.tenant) for change in changes])
+        for change, raw in zip(changes, values, strict=True):
             assert change.step is not None
             self._learn(change.tenant, raw)
             if raw == change.body:

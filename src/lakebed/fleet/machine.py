@@ -340,13 +340,16 @@ def commit(
     return _grant(record, transaction, request, now_ms=now_ms)
 
 
-def _again(record: TenantRecord, request: CommitRequest, finished: Transaction | None) -> CommitReply:
+def _again(record: TenantRecord, request: CommitRequest, finished_transaction: Transaction | None) -> CommitReply:
     """Return the answer for a transaction that is not open any more."""
-    if finished is None or (finished.node, finished.generation) != (request.node, request.generation):
+    if finished_transaction is None or (finished_transaction.node, finished_transaction.generation) != (
+        request.node,
+        request.generation,
+    ):
         return _reject("there is no such transaction of this attachment")
-    if finished.state is not COMMITTED:
+    if finished_transaction.state is not COMMITTED:
         return _reject("the transaction was rejected")
-    if finished.manifest != request.manifest:
+    if finished_transaction.manifest != request.manifest:
         return _reject("the transaction was committed with another manifest")
     successor = next(
         (
@@ -431,16 +434,16 @@ def _relocation_granted(
     return after
 
 
-def _take_over(record: TenantRecord, running: Relocation, base: int, *, now_ms: int) -> TenantRecord:
+def _take_over(record: TenantRecord, relocation: Relocation, base: int, *, now_ms: int) -> TenantRecord:
     """Send clients to the target. The source serves reads of `base` until they have gone over."""
     return replace(
         record,
-        preferred=running.target,
+        preferred=relocation.target,
         attachments=tuple(
-            replace(attachment, mode=AttachmentMode.STALE) if attachment.node == running.source else attachment
+            replace(attachment, mode=AttachmentMode.STALE) if attachment.node == relocation.source else attachment
             for attachment in record.attachments
         ),
-        holds=(*record.holds, Hold(f"relocation:{running.source}", base, now_ms + HOLD_MS)),
+        holds=(*record.holds, Hold(f"relocation:{relocation.source}", base, now_ms + HOLD_MS)),
     )
 
 

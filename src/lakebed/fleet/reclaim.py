@@ -43,14 +43,14 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
     return CollectionPlan(store=state.name, hide=(), doomed=tuple(deletable))
 
 
-def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
+def _find_unneeded(storage: ObjectStore, transaction: Transaction, base: Transaction | None) -> list[Deletable]:
     """Return the existing objects that a commit made unneeded.
 
     These are the objects of its deadlist, and the manifest and the deadlist of its base.
     """
     paths: list[str] = []
-    if done.manifest is not None and done.has_deadlist:
-        path = deadlist_of(done.manifest.path)
+    if transaction.manifest is not None and transaction.has_deadlist:
+        path = deadlist_of(transaction.manifest.path)
         with suppress(NotFound):  # collected meanwhile
             paths += decode_deadlist(storage.get(path), path=path).paths
     if base is not None and base.manifest is not None:
@@ -60,5 +60,7 @@ def _find_unneeded(storage: ObjectStore, done: Transaction, base: Transaction | 
     deletables = []
     for path in paths:
         with suppress(NotFound):
-            deletables.append(Deletable(path, storage.head(path).size_bytes, f"replaced by transaction {done.id}"))
+            deletables.append(
+                Deletable(path, storage.head(path).size_bytes, f"replaced by transaction {transaction.id}")
+            )
     return deletables

@@ -115,31 +115,31 @@ class _Check:
             if manifest is not None:
                 versions[checkpoint.manifest_id] = (manifest, version_name)
 
-    def _check_version(self, manifest: Manifest, called: str, *, is_newest: bool) -> None:
+    def _check_version(self, manifest: Manifest, version_name: str, *, is_newest: bool) -> None:
         path = manifest_path(manifest.manifest_id)
         locations = Locations(self._place, manifest)
         for file in manifest.file_set.files():
-            self._check_file(file, manifest, locations, called)
+            self._check_file(file, manifest, locations, version_name)
         for run in manifest.runs:
             for left, right in zip(run.files, run.files[1:], strict=False):
                 if left.last_key >= right.first_key:
                     self._findings.error(
                         "overlap", path, f"names the files {left.id} and {right.id} in one run, and their keys overlap."
                     )
-        self._check_log(manifest, called, through=None if is_newest else manifest.wal_id_last_seen)
+        self._check_log(manifest, version_name, through=None if is_newest else manifest.wal_id_last_seen)
 
-    def _check_log(self, manifest: Manifest, called: str, *, through: int | None) -> None:
+    def _check_log(self, manifest: Manifest, version_name: str, *, through: int | None) -> None:
         """Check the records that a version needs: without a gap, readable, with ascending sequences."""
         ids = [entry.id for entry in self._wal.entries(manifest.replay_after_wal_id, through=through)]
         last = max([*ids, manifest.wal_id_last_seen, manifest.replay_after_wal_id])
         for missing in sorted(set(range(manifest.replay_after_wal_id + 1, last + 1)) - set(ids)):
-            self._findings.missing(wal_path(missing), called)
+            self._findings.missing(wal_path(missing), version_name)
         sequence = manifest.last_sequence
         for wal_id in ids:
             if wal_id in self._checked_wal:
                 continue
             self._checked_wal.add(wal_id)
-            with self._findings.reading(wal_path(wal_id), needed_by=called):
+            with self._findings.reading(wal_path(wal_id), needed_by=version_name):
                 rows = self._wal.read(wal_id).rows
                 if rows is None or not rows.num_rows:
                     continue
@@ -159,7 +159,7 @@ class _Check:
 
     # Files
 
-    def _check_file(self, file: FileMeta, manifest: Manifest, locations: Locations, called: str) -> None:
+    def _check_file(self, file: FileMeta, manifest: Manifest, locations: Locations, version_name: str) -> None:
         if file.id in self._checked:
             return
         self._checked.add(file.id)
@@ -175,10 +175,13 @@ class _Check:
             self._findings.error(
                 "wrong_sequence",
                 shown_path,
-                f"holds sequence {file.max_sequence}, but {called} ends at {manifest.last_sequence}.",
+                f"holds sequence {file.max_sequence}, but {version_name} ends at {manifest.last_sequence}.",
             )
-        if self._findings.check_object(shown_path, meta, size_bytes=file.size_bytes, needed_by=called) and report.deep:
-            with self._findings.reading(shown_path, needed_by=called):
+        if (
+            self._findings.check_object(shown_path, meta, size_bytes=file.size_bytes, needed_by=version_name)
+            and report.deep
+        ):
+            with self._findings.reading(shown_path, needed_by=version_name):
                 self._read_whole(file, locations, shown_path)
         self._findings.step(len(self._named))
 

@@ -198,13 +198,13 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
             findings.error("wrong_statistics", path, f"{sentence}.", column=field.name)
 
 
-def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) -> bool:
+def _is_outside(column: pa.ChunkedArray, least_values: pa.Array, greatest: pa.Array) -> bool:
     """Return whether a value is outside the stated bounds; null bounds nothing, and no bound includes NaN."""
-    if not (least[0].is_valid or greatest[0].is_valid):
+    if not (least_values[0].is_valid or greatest[0].is_valid):
         return False  # also of a nested column, which has no order
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return True
-    is_below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
+    is_below: Any = pc.any(pc.less(column, least_values.cast(column.type)[0])).as_py()
     is_above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()
     return bool(is_below) or bool(is_above)
 

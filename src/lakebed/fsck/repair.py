@@ -186,8 +186,8 @@ class _BranchRepairer:
             skipped=tuple(self._skipped),
         )
 
-    def _recompute(self, live: pa.Table) -> None:
-        stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
+    def _recompute(self, live_entries: pa.Table) -> None:
+        stale = live_entries.filter(pc.fill_null(pc.not_equal(live_entries["stats_version"], STATS_VERSION), True))
         files = files_of(stale)
         done_count = 0
         for group in bucket_groups(stale, schema=self._table.schema):
@@ -230,20 +230,20 @@ class _BranchRepairer:
         return described_file
 
     def _groups(
-        self, path: str, file: DataFile, opened: OpenDataFile, wanted: Mapping[str, DataField]
+        self, path: str, file: DataFile, data_file: OpenDataFile, columns_by_name: Mapping[str, DataField]
     ) -> Iterator[pa.Table]:
-        missing = [name for name in wanted if name not in opened.column_names]
+        missing = [name for name in columns_by_name if name not in data_file.column_names]
         if missing:
             raise Corruption(f"The data file {path} has no column {', '.join(missing)}.", path=path)
         self._read_bytes += file.file_size
-        for group in range(opened.row_group_count):
-            rows = opened.read(columns=list(wanted), row_groups=[group])
+        for group in range(data_file.row_group_count):
+            rows = data_file.read(columns=list(columns_by_name), row_groups=[group])
             try:
-                columns = [rows.column(name).cast(arrow_type(column.type)) for name, column in wanted.items()]
+                columns = [rows.column(name).cast(arrow_type(column.type)) for name, column in columns_by_name.items()]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise Corruption(f"The data file {path} holds other types than its schema.", path=path) from error
             if rows.num_rows:
-                yield pa.table(columns, names=list(wanted))
+                yield pa.table(columns, names=list(columns_by_name))
 
     def _stage(self, head: Snapshot | None) -> StagedChange:
         """A change without rows of its own whose base has the new entries."""
@@ -257,14 +257,19 @@ class _BranchRepairer:
         return StagedChange(entries=NO_ENTRIES, base=head, live=live_entries)
 
 
-def _leaves_rows_out(stated: Stats, true: Stats, fields: Sequence[DataField]) -> bool:
+def _leaves_rows_out(stated_stats: Stats, true: Stats, fields: Sequence[DataField]) -> bool:
     """Return whether a stated bound is narrower than the recomputed one, or stated where there is none."""
     arity = len(fields).to_bytes(4, "big")
-    if not fields or stated == EMPTY_STATS or stated.min_values[:4] != arity or stated.max_values[:4] != arity:
+    if (
+        not fields
+        or stated_stats == EMPTY_STATS
+        or stated_stats.min_values[:4] != arity
+        or stated_stats.max_values[:4] != arity
+    ):
         return False
     types = [column.type for column in fields]
     ends = [
-        decode_rows(pa.array([getattr(stats, side) for stats in (stated, true)], pa.binary()), types)
+        decode_rows(pa.array([getattr(stats, side) for stats in (stated_stats, true)], pa.binary()), types)
         for side in ("min_values", "max_values")
     ]
     for low, high in zip(*ends, strict=True):

@@ -154,8 +154,8 @@ class _Check:
         prefix = self._home.keys.expired()
         return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
-    def _check_history(self, commit_id: str, called: str) -> None:
-        queue = [(commit_id, called)]
+    def _check_history(self, commit_id: str, ref_name: str) -> None:
+        queue = [(commit_id, ref_name)]
         while queue:
             next_id, needed_by = queue.pop()
             if next_id in self._commits:
@@ -177,19 +177,19 @@ class _Check:
 
     # ---- committed data
 
-    def _check_metarange(self, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
+    def _check_metarange(self, ref: MetarangeRef, ref_name: str, *, objects_there: bool) -> None:
         if ref.file is None:
             return
         path = metarange_path(ref.file.id)
         if ref.file.id not in self._metaranges:
             self._metaranges[ref.file.id] = ()
-            if self._is_there(path, ref.file, called):
-                with self._findings.reading(path, needed_by=called):
+            if self._is_there(path, ref.file, ref_name):
+                with self._findings.reading(path, needed_by=ref_name):
                     self._metaranges[ref.file.id] = self._committed.open(ref).ranges()
         for range_meta in self._metaranges[ref.file.id]:
-            self._check_range(range_meta, ref, called, objects_there=objects_there)
+            self._check_range(range_meta, ref, ref_name, objects_there=objects_there)
 
-    def _is_there(self, path: str, file: FileMeta, called: str) -> bool:
+    def _is_there(self, path: str, file: FileMeta, ref_name: str) -> bool:
         """Return whether an object exists; its size is checked, and the object counted, once."""
         if path in self._named:
             return True
@@ -198,32 +198,32 @@ class _Check:
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += file.size_bytes
         self._findings.step(len(self._listed))
-        self._findings.check_object(path, meta, size_bytes=file.size_bytes, needed_by=called)
+        self._findings.check_object(path, meta, size_bytes=file.size_bytes, needed_by=ref_name)
         return meta is not None
 
-    def _check_range(self, range_meta: RangeMeta, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
+    def _check_range(self, range_meta: RangeMeta, ref: MetarangeRef, ref_name: str, *, objects_there: bool) -> None:
         path = range_path(range_meta.file.id)
-        if not self._is_there(path, range_meta.file, called) or range_meta.file.id in self._read or not objects_there:
+        if not self._is_there(path, range_meta.file, ref_name) or range_meta.file.id in self._read or not objects_there:
             return
         self._read.add(range_meta.file.id)
-        with self._findings.reading(path, needed_by=called):
+        with self._findings.reading(path, needed_by=ref_name):
             batches = list(self._committed.open(ref).rows_of(range_meta))
             if self._findings.report.deep and range_hash(batches) != range_meta.id:
                 raise Corruption(f"{path} does not match the hash in its name.", path=path)
             rows = (zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True) for batch in batches)
-            self._check_objects(((key, decode_entry(value, where=path)) for key, value in chain(*rows)), called)
+            self._check_objects(((key, decode_entry(value, where=path)) for key, value in chain(*rows)), ref_name)
 
-    def _check_objects(self, rows: Iterable[tuple[bytes, Entry]], called: str) -> None:
+    def _check_objects(self, rows: Iterable[tuple[bytes, Entry]], ref_name: str) -> None:
         """Check the objects that entries name, each once; several at a time where they are read."""
         readable = [
             (key.decode(errors="backslashreplace"), entry)
             for key, entry in rows
-            if self._is_new(entry) and self._is_whole(key.decode(errors="backslashreplace"), entry, called)
+            if self._is_new(entry) and self._is_whole(key.decode(errors="backslashreplace"), entry, ref_name)
         ]
         if self._findings.report.deep and readable:
             pool = self._home.environment.runtime.pool(_READS_AT_ONCE)
             try:
-                for fault in pool.map(lambda row: self._fault_of(*row, called), readable):
+                for fault in pool.map(lambda row: self._fault_of(*row, ref_name), readable):
                     self._findings.step(len(self._listed))
                     if fault is not None:
                         self._findings.error(*fault)
@@ -236,7 +236,7 @@ class _Check:
         self._named.add(entry.address)
         return True
 
-    def _is_whole(self, shown: str, entry: Entry, called: str) -> bool:
+    def _is_whole(self, shown: str, entry: Entry, ref_name: str) -> bool:
         """Return whether an object of ours exists with its size; an imported one is only counted."""
         if is_foreign(entry.address):
             self._import_count += 1
@@ -244,9 +244,11 @@ class _Check:
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += entry.size_bytes
         meta, size_bytes = self._listed.get(entry.address), entry.size_bytes
-        return self._findings.check_object(entry.address, meta, size_bytes=size_bytes, needed_by=f"{shown} of {called}")
+        return self._findings.check_object(
+            entry.address, meta, size_bytes=size_bytes, needed_by=f"{shown} of {ref_name}"
+        )
 
-    def _fault_of(self, shown: str, entry: Entry, called: str) -> tuple[str, str, str] | None:
+    def _fault_of(self, shown: str, entry: Entry, ref_name: str) -> tuple[str, str, str] | None:
         """Return what is wrong with an object's bytes: kind, path and sentence of a finding."""
         home = self._home
         try:
@@ -259,15 +261,15 @@ class _Check:
                 digest.update(chunk)
         except NotFound:
             kind = "import_gone" if is_foreign(entry.address) else "missing"
-            return kind, entry.address, f"is missing, but {shown} of {called} needs it."
+            return kind, entry.address, f"is missing, but {shown} of {ref_name} needs it."
         except LakebedError as problem:
             if problem.kind == "unavailable" and not is_foreign(entry.address):
                 raise
-            return problem.kind, entry.address, f"{problem.message.rstrip('.')} (it is {shown} of {called})."
+            return problem.kind, entry.address, f"{problem.message.rstrip('.')} (it is {shown} of {ref_name})."
         # The etag of an encrypting bucket has the form of an MD5 without being one.
         etag = (self._listed[entry.address].etag or "").strip('"')
         if _MD5.fullmatch(entry.checksum) and entry.checksum not in (digest.hexdigest(), etag):
-            sentence = f"has the MD5 {digest.hexdigest()}; {shown} of {called} says {entry.checksum}."
+            sentence = f"has the MD5 {digest.hexdigest()}; {shown} of {ref_name} says {entry.checksum}."
             return "wrong_checksum", entry.address, sentence
         return None
 

@@ -162,9 +162,9 @@ class _BranchCheck:
                 versions.append(_Version(snapshot, f"snapshot {snapshot.id}"))
         return sorted(versions, key=lambda version: (version.snapshot.id, version.called))
 
-    def _check_schema(self, schema_id: int, called: str) -> None:
+    def _check_schema(self, schema_id: int, version_name: str) -> None:
         path = self._table.context.layout.schema(schema_id)
-        with self._findings.reading(path, needed_by=called):
+        with self._findings.reading(path, needed_by=version_name):
             self._table.context.schemas.load(schema_id)
 
     def _check_field_ids(self, newest: TableSchema) -> None:
@@ -212,32 +212,32 @@ class _BranchCheck:
         check_runs(live_entries, schema=self._table.schema, called=title, findings=self._findings)
         self._use_files(title, live_entries)
 
-    def _metas(self, name: str, size_bytes: int | None, called: str) -> list[ManifestMeta] | None:
+    def _metas(self, name: str, size_bytes: int | None, version_name: str) -> list[ManifestMeta] | None:
         """Return the manifests that a list names; None when it is unreadable."""
         path = self._table.context.layout.manifest(name)
         self._used.paths.add(path)
-        with self._findings.reading(path, needed_by=called):
+        with self._findings.reading(path, needed_by=version_name):
             return self._reader.metas(name, size_bytes=size_bytes)
         return None
 
-    def _entries(self, metas: Iterable[ManifestMeta], called: str) -> pa.Table | None:
+    def _entries(self, metas: Iterable[ManifestMeta], version_name: str) -> pa.Table | None:
         """Return the entries of manifests; None when one is unreadable."""
         tables: list[pa.Table] | None = [self._reader.concat_entries([])]
         for meta in metas:
             path = self._table.context.layout.manifest(meta.file_name)
             self._used.paths.add(path)
             entries = None
-            with self._findings.reading(path, needed_by=called):
+            with self._findings.reading(path, needed_by=version_name):
                 entries = self._reader.entries(meta)
             tables = None if tables is None or entries is None else [*tables, entries]
         return None if tables is None else pa.concat_tables(tables)
 
-    def _check_counts(self, snapshot: Snapshot, called: str, live: pa.Table, delta: pa.Table) -> None:
+    def _check_counts(self, snapshot: Snapshot, version_name: str, live_entries: pa.Table, delta: pa.Table) -> None:
         """Check that a snapshot's counts are those of its files, and that the buckets of its files exist."""
         path = self._table.context.layout.snapshot(snapshot.id)
-        total = pc.sum(live["row_count"]).as_py() or 0
+        total = pc.sum(live_entries["row_count"]).as_py() or 0
         if total != snapshot.total_record_count:
-            sentence = f"{called} states {snapshot.total_record_count:,} rows; its files have {total:,}."
+            sentence = f"{version_name} states {snapshot.total_record_count:,} rows; its files have {total:,}."
             self._findings.error("wrong_count", path, sentence)
         signs = np.where(delta.column("kind").to_numpy() == ADD, 1, -1)
         change = int((delta.column("row_count").to_numpy() * signs).sum())
@@ -245,38 +245,38 @@ class _BranchCheck:
             self._findings.error(
                 "wrong_count",
                 self._table.context.layout.manifest(snapshot.delta_manifest_list),
-                f"{called} states a change of {snapshot.delta_record_count:+,} rows; its files say {change:+,}.",
+                f"{version_name} states a change of {snapshot.delta_record_count:+,} rows; its files say {change:+,}.",
             )
-        buckets, totals = live.column("bucket").to_numpy(), live.column("total_buckets").to_numpy()
+        buckets, totals = live_entries.column("bucket").to_numpy(), live_entries.column("total_buckets").to_numpy()
         outside = int(((totals > 0) & (buckets >= totals)).sum())
         if outside:
             self._findings.error(
-                "wrong_bucket", path, f"{called} has {outside} files in buckets that it does not have."
+                "wrong_bucket", path, f"{version_name} has {outside} files in buckets that it does not have."
             )
 
-    def _use_files(self, called: str, live: pa.Table) -> None:
+    def _use_files(self, version_name: str, live_entries: pa.Table) -> None:
         """Note the data files of a version by their paths."""
-        self._used.external.update(live["external_path"].drop_null().to_pylist())
-        if live.num_rows == 0:
+        self._used.external.update(live_entries["external_path"].drop_null().to_pylist())
+        if live_entries.num_rows == 0:
             return
-        if pc.sum(pc.list_value_length(live["extra_files"])).as_py():
-            self._use_paths(live)
-            place, field = live.schema.get_field_index("extra_files"), live.schema.field("extra_files")
-            live = live.set_column(place, field, pa.array([[]] * live.num_rows, field.type))
-        files = live.append_column("path", pa.array(self._paths(live), pa.string())).append_column(
-            "needed_by", pa.array([called] * live.num_rows, pa.string())
+        if pc.sum(pc.list_value_length(live_entries["extra_files"])).as_py():
+            self._use_paths(live_entries)
+            place, field = live_entries.schema.get_field_index("extra_files"), live_entries.schema.field("extra_files")
+            live_entries = live_entries.set_column(place, field, pa.array([[]] * live_entries.num_rows, field.type))
+        files = live_entries.append_column("path", pa.array(self._paths(live_entries), pa.string())).append_column(
+            "needed_by", pa.array([version_name] * live_entries.num_rows, pa.string())
         )
-        files = files.append_column("branch", pa.array([self._table.branch] * live.num_rows, pa.string()))
+        files = files.append_column("branch", pa.array([self._table.branch] * live_entries.num_rows, pa.string()))
         if self._used.files is None:
             self._used.files = files
         else:
             is_known = pc.is_in(files["path"], value_set=self._used.files["path"].combine_chunks())
             self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(is_known))])
 
-    def _paths(self, live: pa.Table) -> list[str]:
+    def _paths(self, live_entries: pa.Table) -> list[str]:
         """Return the path of each file; of a missing one, the path where it would be written today."""
-        named_paths = paths_of(live, self._folders_of)
-        paths: list[str | None] = live["external_path"].to_pylist()
+        named_paths = paths_of(live_entries, self._folders_of)
+        paths: list[str | None] = live_entries["external_path"].to_pylist()
         for row, path in zip(named_paths["row"].to_pylist(), named_paths["path"].to_pylist(), strict=True):
             if paths[row] is None or (paths[row] not in self._listed and path in self._listed):
                 paths[row] = path
@@ -297,21 +297,21 @@ class _BranchCheck:
                 else:
                     self._use_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, version_name)
 
-    def _check_changelog(self, snapshot: Snapshot, called: str) -> None:
+    def _check_changelog(self, snapshot: Snapshot, version_name: str) -> None:
         """Note the changelog files of a version. Those of a snapshot exist; other clients expire those of a tag."""
         if not snapshot.changelog_manifest_list:
             return
-        entries = self._use_list(snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size, called)
-        if entries is None or not called.startswith("snapshot "):
+        entries = self._use_list(snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size, version_name)
+        if entries is None or not version_name.startswith("snapshot "):
             return
         for path, external in zip(self._paths(entries), entries["external_path"].to_pylist(), strict=True):
             if external is None and path not in self._listed:
-                self._findings.missing(path, called)
+                self._findings.missing(path, version_name)
 
-    def _use_list(self, name: str, size_bytes: int | None, called: str) -> pa.Table | None:
+    def _use_list(self, name: str, size_bytes: int | None, version_name: str) -> pa.Table | None:
         """Note the files that a list names; return its entries, or None when they are unreadable."""
-        metas = self._metas(name, size_bytes, called)
-        entries = None if metas is None else self._entries(metas, called)
+        metas = self._metas(name, size_bytes, version_name)
+        entries = None if metas is None else self._entries(metas, version_name)
         if entries is not None and entries.num_rows:
             self._use_paths(entries)
             self._used.external.update(entries["external_path"].drop_null().to_pylist())
@@ -323,18 +323,18 @@ class _BranchCheck:
         self._used.paths.update(named_paths)
         self._used.external.update(filter(is_url, named_paths))
 
-    def _check_few(self, snapshot: Snapshot, called: str) -> None:
+    def _check_few(self, snapshot: Snapshot, version_name: str) -> None:
         """Check index manifest, index files and statistics, which a version names one by one."""
         if not (snapshot.index_manifest or snapshot.statistics):
             return
         owner = self._table.context.layout.manifest(snapshot.index_manifest) if snapshot.index_manifest else ""
-        with self._findings.reading(owner, needed_by=called):
+        with self._findings.reading(owner, needed_by=version_name):
             for path in self._names.of(snapshot, _FEW).to_pylist():
                 self._used.paths.add(path)
-                with self._findings.reading(path, needed_by=called):
+                with self._findings.reading(path, needed_by=version_name):
                     self._table.store.head(path)
             check_vectors(
-                self._branch, snapshot, self._findings, seen=self._vectors, listed=self._listed, called=called
+                self._branch, snapshot, self._findings, seen=self._vectors, listed=self._listed, called=version_name
             )
 
     # ---- the branch
@@ -400,8 +400,8 @@ class _BranchCheck:
                 self._findings.error(deletion.kind, str(deletion.facts.get("path", folder)), deletion.message)
 
 
-def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findings) -> None:
+def _check_sizes(files: pa.Table, metas_by_path: dict[str, ObjectMeta], findings: Findings) -> None:
     """Check that every data file exists with the size in its manifest."""
     columns = [files[name].to_pylist() for name in ("path", "file_size", "needed_by")]
     for path, size_bytes, needed_by in zip(*columns, strict=True):
-        findings.check_object(path, listed.get(path), size_bytes=size_bytes, needed_by=needed_by)
+        findings.check_object(path, metas_by_path.get(path), size_bytes=size_bytes, needed_by=needed_by)

@@ -132,11 +132,11 @@ def _operation(route: Route[Any], by_kind: Mapping[str, Any], service: Service) 
     return operation
 
 
-def _path_parameter(name: str, named: PathParameter | None) -> dict[str, Any]:
+def _path_parameter(name: str, parameter: PathParameter | None) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
-    if named is not None and named.pattern is not None:
-        schema["pattern"] = named.pattern
-    description = name if named is None else named.description
+    if parameter is not None and parameter.pattern is not None:
+        schema["pattern"] = parameter.pattern
+    description = name if parameter is None else parameter.description
     return {"name": name, "in": "path", "required": True, "schema": schema, "description": description}
 
 

@@ -124,10 +124,10 @@ async def _upload(chunks: AsyncIterator[list[bytes]], *, into: Callable[[Iterato
     return await running_upload
 
 
-async def _either(capacity: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
+async def _either(capacity: Coroutine[Any, Any, bool], future: asyncio.Future[Any]) -> None:
     """Wait for capacity, or for the end of the call that frees it."""
     wait = asyncio.ensure_future(capacity)
-    await asyncio.wait([wait, running], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([wait, future], return_when=asyncio.FIRST_COMPLETED)
     if not wait.done():
         wait.cancel()
 

@@ -258,7 +258,7 @@ def _claim(
     )
 
 
-def _end_of_log(claimed: Manifest, last_wal_id: int) -> int:
+def _end_of_log(claimed_manifest: Manifest, last_wal_id: int) -> int:
     """Return the last id of a log whose writer, of the epoch just before ours, had ended before the log was listed.
 
     No fence is needed after this id:
@@ -270,28 +270,33 @@ def _end_of_log(claimed: Manifest, last_wal_id: int) -> int:
     The newest epoch need not be checked either. Nothing was appended between the listing and our epoch, so the listing
     cannot be out of date, and only objects up to the ids in the manifest were collected.
     """
-    return max(last_wal_id, claimed.wal_id_last_seen, claimed.replay_after_wal_id)
+    return max(last_wal_id, claimed_manifest.wal_id_last_seen, claimed_manifest.replay_after_wal_id)
 
 
-def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+def _fence(location: DatabaseLocation, wal: WalLog, claimed_manifest: Manifest, *, next_id: int) -> int:
     """Make our fence at the first id that no older writer took, and return the id."""
     # Between our listing of the log and our epoch another writer may have written, flushed and collected. A number that
     # its files cover already may then be free again, and a fence there would stop no writer.
-    if next_id <= claimed.replay_after_wal_id:
-        next_id = _next_id(location, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
+    if next_id <= claimed_manifest.replay_after_wal_id:
+        next_id = _next_id(
+            location,
+            wal,
+            claimed_manifest,
+            after=max(claimed_manifest.replay_after_wal_id, claimed_manifest.wal_id_last_seen),
+        )
     clock = location.environment.clock
     ends_s = clock.monotonic_s() + FENCE_PATIENCE_S
     tries = 0
     while tries < FENCE_TRIES_MAX or clock.monotonic_s() < ends_s:
-        record = wal.fence(next_id, claimed.writer_epoch)
+        record = wal.fence(next_id, claimed_manifest.writer_epoch)
         if record is None:
             return next_id
-        if record.epoch >= claimed.writer_epoch:
-            raise _overtaken_by(location, claimed, record.epoch)
+        if record.epoch >= claimed_manifest.writer_epoch:
+            raise _overtaken_by(location, claimed_manifest, record.epoch)
         tries += 1
         next_id += 1
         if tries % _TRIES_PER_LISTING == 0:
-            next_id = _next_id(location, wal, claimed, after=next_id - 1)
+            next_id = _next_id(location, wal, claimed_manifest, after=next_id - 1)
     raise Unavailable(
         f"The writer of {location.url} could not be fenced: it appended faster than this process could follow, "
         f"{tries:,} times in {FENCE_PATIENCE_S} s. Stop that process, or try again.",
@@ -300,7 +305,7 @@ def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_i
     )
 
 
-def _next_id(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, after: int) -> int:
+def _next_id(location: DatabaseLocation, wal: WalLog, claimed_manifest: Manifest, *, after: int) -> int:
     """Return the number after the last one of the log.
 
     Cost: 1 LIST for each thousand numbers above `after`, and 1 LIST + 1 GET.
@@ -309,8 +314,8 @@ def _next_id(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, afte
     # The last record may be that of a newer owner, which has published its epoch before. A fence after it would end
     # that owner.
     newest = ManifestLog(location).latest()
-    if newest.writer_epoch != claimed.writer_epoch:
-        raise _overtaken(location, claimed, newest)
+    if newest.writer_epoch != claimed_manifest.writer_epoch:
+        raise _overtaken(location, claimed_manifest, newest)
     return next_id
 
 
@@ -331,16 +336,16 @@ def _with_new_epoch(manifest: Manifest, location: DatabaseLocation, *, compactio
     )
 
 
-def _overtaken(location: DatabaseLocation, claimed: Manifest, newest: Manifest) -> Fenced:
-    return _overtaken_by(location, claimed, newest.writer_epoch)
+def _overtaken(location: DatabaseLocation, claimed_manifest: Manifest, newest: Manifest) -> Fenced:
+    return _overtaken_by(location, claimed_manifest, newest.writer_epoch)
 
 
-def _overtaken_by(location: DatabaseLocation, claimed: Manifest, epoch: int) -> Fenced:
+def _overtaken_by(location: DatabaseLocation, claimed_manifest: Manifest, epoch: int) -> Fenced:
     return Fenced(
         f"While {location.url} was being opened for writing, another process took it (epoch {epoch}, ours was "
-        f"{claimed.writer_epoch}): open it again only if that one should end.",
+        f"{claimed_manifest.writer_epoch}): open it again only if that one should end.",
         url=location.url,
-        epoch=claimed.writer_epoch,
+        epoch=claimed_manifest.writer_epoch,
         new_epoch=epoch,
     )
 

@@ -390,8 +390,8 @@ class _Attempt:
         self,
         current: Manifest,
         change: Callable[[Manifest], Manifest],
-        taken: Sequence[ExternalDatabase],
-        replaced: Sequence[ExternalDatabase],
+        new_entries: Sequence[ExternalDatabase],
+        old_entries: Sequence[ExternalDatabase],
     ) -> Manifest | None:
         """Put other pins into the unfinished manifest, if it still names the pins that were found dead."""
         is_ours = False
@@ -402,7 +402,7 @@ class _Attempt:
             return change(manifest) if is_ours else None
 
         rewritten = self._log.update(change_if_ours, fresh=True)
-        self._release(replaced if is_ours else taken)
+        self._release(old_entries if is_ours else new_entries)
         return rewritten if is_ours else None
 
     def _copy_over(self, manifest: Manifest) -> bool:

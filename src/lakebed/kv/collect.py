@@ -210,11 +210,11 @@ class _Round:
         pinned = self._load_pinned(manifest, ended_ms)
         return manifest, pinned, self._plan(objects, manifest, pinned)
 
-    def _plan(self, objects: Found, manifest: Manifest, pinned: Pinned) -> CollectionPlan:
+    def _plan(self, objects: Found, manifest: Manifest, pinned_manifests: Pinned) -> CollectionPlan:
         return plan_collection(
             objects,
             manifest=manifest,
-            pinned=pinned,
+            pinned=pinned_manifests,
             now_ms=self._location.environment.clock.now_ms(),
             grace_ms=self._grace_ms,
             store=self._name,
@@ -260,7 +260,9 @@ class _Round:
         complete = report.plan is not None and report.deleted_count == len(report.plan.doomed)
         return Collection(report, gone=complete and not self._dry_run)
 
-    def _detach(self, entries: tuple[ExternalDatabase, ...], decided: Manifest) -> tuple[tuple[str, ...], list[str]]:
+    def _detach(
+        self, entries: tuple[ExternalDatabase, ...], decided_manifest: Manifest
+    ) -> tuple[tuple[str, ...], list[str]]:
         """Remove our pins in ancestors, then their entries in our manifest.
 
         A crash in between leaves an entry, which the next collection removes.
@@ -273,7 +275,7 @@ class _Round:
         unreached: list[str] = []
         for entry in entries:
             try:
-                release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=decided)
+                release_pin(self._location.other(entry.url), entry.pin, clone=self._location, decided=decided_manifest)
                 released_pins[entry.pin] = entry.url
             except LakebedError as error:
                 unreached.append(f"The checkpoint {entry.pin} in {entry.url} is needed no more and stays: {error}")

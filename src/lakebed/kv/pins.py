@@ -158,12 +158,12 @@ def release_pin(ancestor: DatabaseLocation, pin: str, *, clone: DatabaseLocation
     return was_present
 
 
-def _is_of_another(pin: Checkpoint, clone: DatabaseLocation, decided: Manifest | None) -> bool:
+def _is_of_another(pin: Checkpoint, clone: DatabaseLocation, decided_manifest: Manifest | None) -> bool:
     """Whether the database for which a pin was taken still names it, and is not this clone at another path.
 
     A database that was moved is not at its first URL any more. A database that is reached by two paths has the version
-    `decided` at both. A copy that was made before that version does not have it, and a copy that was made after it
-    does not need the pin either.
+    `decided_manifest` at both. A copy that was made before that version does not have it, and a copy that was made
+    after it does not need the pin either.
     """
     url = pin.owner.url
     if url is None or url == clone.url:
@@ -171,4 +171,4 @@ def _is_of_another(pin: Checkpoint, clone: DatabaseLocation, decided: Manifest |
     newest = ManifestLog(clone.other(url)).find_latest()
     if newest is None or all(entry.pin != pin.id for entry in newest.external_databases):
         return False
-    return decided is None or decided.write_id not in (newest.write_id, *newest.previous_write_ids)
+    return decided_manifest is None or decided_manifest.write_id not in (newest.write_id, *newest.previous_write_ids)

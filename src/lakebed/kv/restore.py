@@ -145,8 +145,8 @@ def _pin_both(
     return claim.log.update(change)
 
 
-def _load_wanted(log: ManifestLog, pinned: Manifest, hold_id: str) -> Manifest:
-    checkpoint = next(entry for entry in pinned.checkpoints if entry.id == hold_id)
+def _load_wanted(log: ManifestLog, pinned_manifest: Manifest, hold_id: str) -> Manifest:
+    checkpoint = next(entry for entry in pinned_manifest.checkpoints if entry.id == hold_id)
     try:
         return log.load(checkpoint.manifest_id)
     except NotFound as missing:
@@ -169,13 +169,15 @@ def _last_sequence(location: DatabaseLocation, manifest: Manifest, fence_id: int
 
 
 def _flush_tail(
-    location: DatabaseLocation, claim: Claim, wanted: Manifest, *, after_id: str
+    location: DatabaseLocation, claim: Claim, wanted_manifest: Manifest, *, after_id: str
 ) -> tuple[list[FileMeta], int]:
     """Write the rows of the wanted version's log as files. Return these, newest first, and their last sequence."""
-    if wanted.wal_id_last_seen <= wanted.replay_after_wal_id:
+    if wanted_manifest.wal_id_last_seen <= wanted_manifest.replay_after_wal_id:
         return [], 0
     options = DatabaseOptions()
-    tables = replay(location, wanted, through=wanted.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes)
+    tables = replay(
+        location, wanted_manifest, through=wanted_manifest.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes
+    )
     files = FileStore(
         location.store,
         path_of=sst_path,
@@ -201,7 +203,13 @@ def _flush_tail(
 
 
 def _publish(
-    location: DatabaseLocation, claim: Claim, wanted: Manifest, files: list[FileMeta], *, sequence: int, hold_id: str
+    location: DatabaseLocation,
+    claim: Claim,
+    wanted_manifest: Manifest,
+    files: list[FileMeta],
+    *,
+    sequence: int,
+    hold_id: str,
 ) -> Manifest:
     """Make the update that restores. The wanted version's ancestors still exist: its pin has kept their entries."""
 
@@ -214,10 +222,10 @@ def _publish(
             wal_id_last_seen=max(manifest.wal_id_last_seen, claim.fence_id),
             last_sequence=sequence,
             newest_l0_id=max([manifest.newest_l0_id, *(file.id for file in files)]),
-            l0=(*files, *wanted.l0),
-            runs=wanted.runs,
+            l0=(*files, *wanted_manifest.l0),
+            runs=wanted_manifest.runs,
             jobs=(),
-            merge_operator=manifest.merge_operator or wanted.merge_operator,
+            merge_operator=manifest.merge_operator or wanted_manifest.merge_operator,
         )
 
     return claim.log.update(change)

@@ -114,12 +114,12 @@ class Transaction(ReadVerbs):
                 self._read_keys.add(key)
         return values
 
-    def _combine(self, key: bytes, below: bytes | None, writes: Sequence[_Write]) -> bytes | None:
+    def _combine(self, key: bytes, committed_value: bytes | None, writes: Sequence[_Write]) -> bytes | None:
         """Return a key's value with this transaction's writes, which are given oldest first."""
         if writes[0].kind is not Kind.MERGE:
-            below, writes = writes[0].value, writes[1:]
+            committed_value, writes = writes[0].value, writes[1:]
         operands = [write.value for write in writes if write.value is not None]
-        return self._writer.require_operator().combine(key, below, operands) if operands else below
+        return self._writer.require_operator().combine(key, committed_value, operands) if operands else committed_value
 
     def _scan(self, bounds: Bounds | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
         """As `ReadVerbs._scan`, with the writes that this transaction had made at the time of the call."""
@@ -135,10 +135,10 @@ class Transaction(ReadVerbs):
         return islice(self._merge_rows(committed, own_writes, reverse), limit)
 
     def _merge_rows(
-        self, below: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
+        self, committed: Iterator[tuple[bytes, bytes]], own_writes: dict[bytes, tuple[_Write, ...]], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         own_keys = sorted(own_writes, reverse=not reverse)  # the next key is the last item
-        for key, value in below:
+        for key, value in committed:
             while own_keys and (own_keys[-1] > key if reverse else own_keys[-1] < key):
                 yield from self._own_row(own_keys.pop(), None, own_writes)
             if own_keys and own_keys[-1] == key:
@@ -149,9 +149,9 @@ class Transaction(ReadVerbs):
             yield from self._own_row(own_keys.pop(), None, own_writes)
 
     def _own_row(
-        self, key: bytes, below: bytes | None, own_writes: dict[bytes, tuple[_Write, ...]]
+        self, key: bytes, committed_value: bytes | None, own_writes: dict[bytes, tuple[_Write, ...]]
     ) -> Iterator[tuple[bytes, bytes]]:
-        value = self._combine(key, below, own_writes[key])
+        value = self._combine(key, committed_value, own_writes[key])
         if value is not None:
             yield key, value
 

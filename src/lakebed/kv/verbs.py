@@ -403,11 +403,12 @@ class DatabaseVerbs:
         return check_path(name)
 
     @contextmanager
-    def _pin_version(self, version: str, begun: str | None = None) -> Iterator[str]:
+    def _pin_version(self, version: str, source_checkpoint: str | None = None) -> Iterator[str]:
         """Pin a version while it is in use. Yield the checkpoint's id.
 
         Args:
-            begun: a checkpoint that an unfinished attempt started from. It is used again if it pins this version.
+            source_checkpoint: a checkpoint that an unfinished attempt started from. It is used again if it pins this
+                version.
         """
         newest = ManifestLog(self.location).latest()
         target = find_version(self.location, newest, version)
@@ -416,7 +417,12 @@ class DatabaseVerbs:
             return
         live = live_checkpoints(newest, self.location.environment.clock.now_ms())
         same_pin = next(
-            (checkpoint for checkpoint in live if checkpoint.id == begun and checkpoint.manifest_id == target), None
+            (
+                checkpoint
+                for checkpoint in live
+                if checkpoint.id == source_checkpoint and checkpoint.manifest_id == target
+            ),
+            None,
         )
         passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
         held_id = create_checkpoint(self.location, passing, version=target).id if same_pin is None else same_pin.id

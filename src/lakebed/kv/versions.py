@@ -221,17 +221,17 @@ def _sizes_by_version(
 
 
 def _bytes_alone(
-    live: Sequence[Checkpoint], sizes: dict[int, dict[str | int, int]], newest: Manifest
+    live_checkpoints: Sequence[Checkpoint], sizes: dict[int, dict[str | int, int]], newest: Manifest
 ) -> dict[str, int | None]:
     """Return the bytes that each checkpoint alone keeps, by its id; None if its manifest is missing."""
-    holders = Counter(checkpoint.manifest_id for checkpoint in live)
+    holders = Counter(checkpoint.manifest_id for checkpoint in live_checkpoints)
     need_counts: Counter[str | int] = Counter()
     if newest.destroyed_at_ms is None:
         need_counts.update(file.id for file in newest.file_set.files())
     for file_sizes in sizes.values():
         need_counts.update(file_sizes.keys())
     bytes_alone: dict[str, int | None] = {}
-    for checkpoint in live:
+    for checkpoint in live_checkpoints:
         if checkpoint.manifest_id not in sizes:
             bytes_alone[checkpoint.id] = None
         elif holders[checkpoint.manifest_id] > 1:

@@ -94,8 +94,8 @@ def why_version(location: DatabaseLocation, version: str, *, store: str) -> Expl
     return replace(question.explain_need(is_current, needing), sentence=" ".join(sentences))
 
 
-def _number_of(loaded: Mapping[int, Manifest | None], manifest_id: int) -> int:
-    manifest = loaded[manifest_id]
+def _number_of(manifests: Mapping[int, Manifest | None], manifest_id: int) -> int:
+    manifest = manifests[manifest_id]
     return manifest_id if manifest is None else manifest.content_since
 
 

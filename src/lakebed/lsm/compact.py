@@ -184,11 +184,11 @@ def _stretches(
         yield _Stretch(tuple(stretches), is_moved=False)
 
 
-def _overlapping(ordered: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple[int, FileMeta]]]:
+def _overlapping(sorted_files: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple[int, FileMeta]]]:
     """Files in groups, such that no key of a group lies in another's range."""
     cluster: list[tuple[int, FileMeta]] = []
     last_key = b""
-    for entry in ordered:
+    for entry in sorted_files:
         if cluster and entry[1].first_key > last_key:
             yield cluster
             cluster = []

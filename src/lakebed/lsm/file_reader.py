@@ -591,7 +591,7 @@ class FileReader:
                 pages,
                 batch,
                 numbers,
-                cached=cached_numbers,
+                cached_numbers=cached_numbers,
                 sequence=sequence,
                 rows_by_key=rows_by_key,
                 values=values,
@@ -611,7 +611,7 @@ class FileReader:
         batch: KeyBatch,
         numbers: npt.NDArray[np.int64],
         *,
-        cached: Set[int],
+        cached_numbers: Set[int],
         sequence: int | None,
         rows_by_key: dict[bytes, list[Row]],
         values: dict[bytes, bytes] | None,
@@ -637,15 +637,15 @@ class FileReader:
                     rows_by_key[key] = rows
             batch = batch.select((continues == 0).nonzero()[0])
             numbers, blocks = numbers[continues == 0], blocks[continues == 0]
-        if len(batch) and (self._wants_block(tail) or not cached.isdisjoint(blocks.tolist())):
-            by_block, places_left = self._choose_blocks(tail, blocks, cached=cached)
+        if len(batch) and (self._wants_block(tail) or not cached_numbers.isdisjoint(blocks.tolist())):
+            by_block, places_left = self._choose_blocks(tail, blocks, cached_numbers=cached_numbers)
             batches = {number: batch.select(places) for number, places in by_block.items()}
             self._find_in_blocks(tail, batches, sequence=sequence, rows_by_key=rows_by_key, values=values)
             batch, numbers = batch.select(places_left), numbers.take(places_left)
         return batch, numbers
 
     def _choose_blocks(
-        self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached: Set[int]
+        self, tail: Tail, blocks: npt.NDArray[np.uint32], *, cached_numbers: Set[int]
     ) -> tuple[dict[int, npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
         """Choose the blocks to search as a whole, because they are in the cache or fit in it.
 
@@ -671,7 +671,7 @@ class FileReader:
         space_bytes = self._cache.space_bytes if self._wants_block(tail) else 0
         # In a mapped file, a few keys of a block are found sooner in their pages, which need no request.
         for place in range(len(numbers)) if tail.mapped is None else is_many.nonzero()[0].tolist():
-            if numbers[place] not in cached:
+            if numbers[place] not in cached_numbers:
                 if space_bytes <= 0:
                     continue
                 space_bytes -= tail.raw_lengths[numbers[place]]
@@ -930,11 +930,11 @@ class FileReader:
             self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
 
-    def _page(self, tail: Tail, page: int, known: PageEntry) -> bytes:
+    def _page(self, tail: Tail, page: int, page_entry: PageEntry) -> bytes:
         """Return one page, through the cache. A mapped page that is not compressed bypasses the cache."""
-        start, end = known[0], known[0] + known[2]
-        if tail.mapped is not None and known[2] == known[3]:
-            return unpack_page(known, tail.mapped[start:end], path=self._path)
+        start, end = page_entry[0], page_entry[0] + page_entry[2]
+        if tail.mapped is not None and page_entry[2] == page_entry[3]:
+            return unpack_page(page_entry, tail.mapped[start:end], path=self._path)
         name, cached_as = self._name, _PAGES - page
         entry = self._entries.get((name, cached_as))
         if entry is not None:
@@ -942,7 +942,7 @@ class FileReader:
             cached_page: bytes = entry.value
             return cached_page
         stored_page = self._read(start, end) if tail.mapped is None else tail.mapped[start:end]
-        body = unpack_page(known, stored_page, path=self._path)
+        body = unpack_page(page_entry, stored_page, path=self._path)
         if self._cache.wants(name, cached_as):
             self._cache.put(name, cached_as, body, size_bytes=len(body) + _PYTHON_BYTES_OF_PAGE)
         return body
@@ -1171,14 +1171,16 @@ def _page_groups(
         low = stop
 
 
-def _runs(tail: Tail, numbers: Sequence[int], cached: dict[int, Block], *, run_bytes: int) -> Iterator[Sequence[int]]:
+def _runs(
+    tail: Tail, numbers: Sequence[int], cached_blocks: dict[int, Block], *, run_bytes: int
+) -> Iterator[Sequence[int]]:
     """Yield runs of `numbers`, in their order: uncached neighbours together, up to `run_bytes` before compression."""
     position = 0
     while position < len(numbers):
         start, size_bytes = position, tail.raw_lengths[numbers[position]]
         position += 1
-        if numbers[start] not in cached:
-            while position < len(numbers) and numbers[position] not in cached:
+        if numbers[start] not in cached_blocks:
+            while position < len(numbers) and numbers[position] not in cached_blocks:
                 size_bytes += tail.raw_lengths[numbers[position]]
                 if size_bytes > run_bytes:
                     break

@@ -161,11 +161,11 @@ def _start_ms(step: StepRecord) -> int:
     return step.started_ms
 
 
-def _last_reading(taken: Fingerprint | None, read: Fingerprint | None) -> Fingerprint | None:
+def _last_reading(fingerprint: Fingerprint | None, read: Fingerprint | None) -> Fingerprint | None:
     """Return `read`, unless the tag was replaced after it."""
-    if taken is None or read is None or read.read_ms is None or taken.read_ms is None:
+    if fingerprint is None or read is None or read.read_ms is None or fingerprint.read_ms is None:
         return read
-    return read if read.read_ms >= taken.read_ms else None
+    return read if read.read_ms >= fingerprint.read_ms else None
 
 
 def _table_facts(

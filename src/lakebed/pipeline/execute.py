@@ -143,13 +143,13 @@ def _replay_of_run(call: RunCall) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*call.replay, *call.ledger.run().replay)))
 
 
-def _check_replay(call: RunCall, done: Mapping[int, StepRecord]) -> None:
+def _check_replay(call: RunCall, done_records: Mapping[int, StepRecord]) -> None:
     """Refuse to replay a step that the run has done, unless the run began with that: it does each step once."""
-    if not call.replay or not done:
+    if not call.replay or not done_records:
         return
     begun_replay = call.ledger.run().replay
     patterns = [pattern for pattern in call.replay if pattern not in begun_replay]
-    names = [step.name for step in call.plan.steps if step.ordinal in done and matches(step.name, patterns)]
+    names = [step.name for step in call.plan.steps if step.ordinal in done_records and matches(step.name, patterns)]
     if names:
         raise InvalidRequest(
             f"{call.plan.file}: --replay names '{names[0]}', which the run {call.ledger.run_id} has done, and a run "
@@ -160,7 +160,7 @@ def _check_replay(call: RunCall, done: Mapping[int, StepRecord]) -> None:
 
 
 def _carry(
-    call: RunCall, steps: Sequence[StepIdentity], done: Mapping[int, StepRecord], *, replay: Sequence[str]
+    call: RunCall, steps: Sequence[StepIdentity], done_records: Mapping[int, StepRecord], *, replay: Sequence[str]
 ) -> Sequence[StepRecord]:
     """Return the records of earlier runs that stand for steps of this plan.
 
@@ -171,7 +171,7 @@ def _carry(
         call.plan,
         steps,
         run_id=run_id,
-        done=done,
+        done=done_records,
         earlier=earlier_runs(call.plan, call.workspace.lake, run_id=run_id, environment=call.environment),
         content=Inputs().of,
         replay=replay,
@@ -182,11 +182,11 @@ def _carry(
     return carry.records
 
 
-def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mapping[int, StepRecord]) -> None:
+def _advance(step: PlannedStep, context: RunContext, call: RunCall, done_records: Mapping[int, StepRecord]) -> None:
     kind = KINDS[step.kind]
-    if step.ordinal in done:
+    if step.ordinal in done_records:
         kind.recall(step, context)
-        context.records.append(done[step.ordinal])
+        context.records.append(done_records[step.ordinal])
         return
     call.progress.step_started(step)
     clock = context.environment.clock
@@ -246,12 +246,12 @@ def _summary(call: RunCall, start: _Start, records: Sequence[StepRecord], *, sec
     )
 
 
-def _find_changed_inputs(steps: Sequence[StepIdentity], done: Mapping[int, StepRecord]) -> tuple[str, ...]:
+def _find_changed_inputs(steps: Sequence[StepIdentity], done_records: Mapping[int, StepRecord]) -> tuple[str, ...]:
     """Return the finished ingest steps whose local files changed. Cost: 1 stat a file; reads those written since."""
     inputs = Inputs()
     names: list[str] = []
     for identity in steps:
-        record = done[identity.step.ordinal]
+        record = done_records[identity.step.ordinal]
         with suppress(OSError):  # an unreadable file must not fail a call that has nothing to do
             if (
                 KINDS[identity.step.kind].reads_files

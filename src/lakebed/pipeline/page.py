@@ -133,10 +133,10 @@ def _is_refusal(stop: Stop) -> bool:
     return stop.bad_load or stop.is_repeated_increment
 
 
-def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
+def _unread_words(unread_tags: Sequence[TagFacts], count: int) -> str:
     """Describe tags that were not read for this report: when they were last read, and the result."""
-    times = [tag.read_ms for tag in unread if tag.read_ms is not None]
-    part = "" if len(unread) == count else f"{len(unread):,} of "
+    times = [tag.read_ms for tag in unread_tags if tag.read_ms is not None]
+    part = "" if len(unread_tags) == count else f"{len(unread_tags):,} of "
     which = "the tag" if count == 1 else f"{part}the {count:,} tags"
     if not times:
         return f"This report did not read {which} again."
@@ -145,9 +145,9 @@ def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
         if min(times) == max(times)
         else f"from {utc_text(min(times))} to {utc_text(max(times))}"
     )
-    if len(times) < len(unread):
+    if len(times) < len(unread_tags):
         return f"This report did not read {which} again; {len(times):,} matched when last read {when}."
-    pronoun, verb = ("it", "was") if len(unread) == 1 else ("they", "were")
+    pronoun, verb = ("it", "was") if len(unread_tags) == 1 else ("they", "were")
     return f"This report did not read {which} again: {pronoun} {verb} last read {when}, then {pronoun} matched."
 
 

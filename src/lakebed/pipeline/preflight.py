@@ -72,11 +72,12 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
                 _check_tag(plan, lake, step, newest_commit(records, table), is_written=table in writes)
 
 
-def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None, *, is_written: bool) -> None:
+def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed_id: int | None, *, is_written: bool) -> None:
     """Refuse a tag that exists on another snapshot.
 
     Args:
-        committed: the run's last commit to the table; None: there is none, and the tag belongs on the newest snapshot.
+        committed_id: the run's last commit to the table; None: there is none, and the tag belongs on the newest
+            snapshot.
         is_written: the run commits to the table before the tag, so that no existing snapshot is the right one.
     """
     name, tag = step.settings["table"], step.settings["tag"]
@@ -86,7 +87,7 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
     if not table.tag_exists(tag):
         return
     current, newest = table.tag(tag).snapshot.id, table.latest()
-    target = committed if committed is not None or newest is None else newest.id
+    target = committed_id if committed_id is not None or newest is None else newest.id
     if is_written or current != target:
         raise AlreadyExists(
             f"{plan.location(step)}: the tag '{tag}' of '{name}' is already on snapshot {current}, and "

@@ -114,12 +114,12 @@ class TableBranches:
                 self._check_work(main, name, work, location)
                 planned.append(name)
         for name in planned:
-            self._forward(tables[name], name, dry_run=True, done=list(done), location=location)
+            self._forward(tables[name], name, dry_run=True, done_names=list(done), location=location)
         if dry_run:
             return {"planned": planned, "published": _entries(done, planned)}
         for name, main in tables.items():
             if name in planned:
-                done[name] = self._forward(main, name, dry_run=False, done=list(done), location=location)
+                done[name] = self._forward(main, name, dry_run=False, done_names=list(done), location=location)
             self._delete(main, name)
         return {"published": _entries(done, planned)}
 
@@ -140,7 +140,7 @@ class TableBranches:
         return list(names)
 
     def _forward(
-        self, main: Table, table: str, *, dry_run: bool, done: Sequence[str], location: SourceLocation
+        self, main: Table, table: str, *, dry_run: bool, done_names: Sequence[str], location: SourceLocation
     ) -> Snapshot:
         work = _work(self.records, table)
         assert work is not None
@@ -150,7 +150,7 @@ class TableBranches:
         except Conflict as error:
             if error.kind != "not_fast_forward":
                 raise
-            before = f"Published before it: {', '.join(done)}." if done else "Nothing was published."
+            before = f"Published before it: {', '.join(done_names)}." if done_names else "Nothing was published."
             raise Conflict(
                 f"{location}: main of '{table}' has moved since its branch '{self.name}' started, so it cannot be "
                 f"published. {before} Drop the branch (`lakebed table drop-branch`), then write to the table again "
@@ -238,8 +238,8 @@ def _publication(main: Table, branch_id: str) -> Snapshot | None:
     return find_commit(main.context, _user(branch_id), _IDENTIFIER)
 
 
-def _entries(done: Mapping[str, Snapshot], planned: Sequence[str]) -> list[dict[str, Any]]:
+def _entries(done: Mapping[str, Snapshot], planned_names: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"table": name, "snapshot": snapshot.id, "committed_ms": snapshot.time_ms, "earlier": name not in planned}
+        {"table": name, "snapshot": snapshot.id, "committed_ms": snapshot.time_ms, "earlier": name not in planned_names}
         for name, snapshot in done.items()
     ]

@@ -39,7 +39,7 @@ def check_role(principal: Principal, *, needed: Role, repository: str | None) ->
         InvalidRequest: kind ``forbidden``; for a user ``insufficient_permissions``.
     """
     if principal.grants is not None:
-        _check_whole_role(principal, principal.grants, needed=needed, repository=repository)
+        _check_whole_role(principal, principal.grants, needed_role=needed, repository=repository)
         return
     if repository is not None and not principal.sees(repository):
         raise forbidden(f"The access key {principal.id} may not use the repository {repository}.")
@@ -63,12 +63,12 @@ def check_bare(principal: Principal) -> None:
         )
 
 
-def _check_whole_role(principal: Principal, grants: Grants, *, needed: Role, repository: str | None) -> None:
+def _check_whole_role(principal: Principal, grants: Grants, *, needed_role: Role, repository: str | None) -> None:
     """Refuse a user whose policies permit less than the whole role.
 
     Without a repository, the role write would cover repositories that do not exist yet: it needs admin.
     """
-    least_role: Role = "admin" if repository is None and needed != "read" else needed
+    least_role: Role = "admin" if repository is None and needed_role != "read" else needed_role
     role = grants.role(repository)
     if role is None or ROLES.index(role) < ROLES.index(least_role):
         where = "all repositories" if repository is None else f"the repository {repository}"
@@ -137,14 +137,14 @@ def _insufficient(principal: Principal, reason: str) -> LakebedError:
     )
 
 
-def _check_rank(principal: Principal, needed: Role) -> None:
-    if not principal.may(needed):
+def _check_rank(principal: Principal, needed_role: Role) -> None:
+    if not principal.may(needed_role):
         if principal.grants is not None:
             raise _insufficient(
                 principal,
-                f"this needs policies that permit all that the role {needed} has in all repositories, without an "
+                f"this needs policies that permit all that the role {needed_role} has in all repositories, without an "
                 "exception.",
             )
         raise forbidden(
-            f"The access key {principal.id} has the role {principal.role}, and this needs the role {needed}."
+            f"The access key {principal.id} has the role {principal.role}, and this needs the role {needed_role}."
         )

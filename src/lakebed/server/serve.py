@@ -177,8 +177,8 @@ def _check_workers(options: ServerOptions) -> None:
         )
 
 
-def _print(started: Started) -> None:
-    sys.stdout.write("".join(line + "\n" for line in started.lines()))
+def _print(start: Started) -> None:
+    sys.stdout.write("".join(line + "\n" for line in start.lines()))
     sys.stdout.flush()
 
 

@@ -91,13 +91,13 @@ class SmallUploads:
         step, self._waiting = self._waiting[:count], self._waiting[count:]
         return step
 
-    def _end(self, step: list[_Waiting], running: asyncio.Future[list[Entry | BaseException]]) -> None:
+    def _end(self, step: list[_Waiting], future: asyncio.Future[list[Entry | BaseException]]) -> None:
         self._running -= 1
-        if running.cancelled():  # the server is ending, and this step never began
+        if future.cancelled():  # the server is ending, and this step never began
             for waiting_upload in step:
                 waiting_upload.outcome.cancel()
             return
-        for waiting_upload, outcome in zip(step, running.result(), strict=True):
+        for waiting_upload, outcome in zip(step, future.result(), strict=True):
             if waiting_upload.outcome.done():
                 continue  # its client has disconnected
             if isinstance(outcome, Entry):

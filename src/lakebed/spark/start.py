@@ -85,7 +85,7 @@ def session(
                 running.conf.set(name, value)
         return running
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(_settings(app_name, cores=cores, memory=memory, wanted=wanted_settings).items()))
+    conf.setAll(list(_settings(app_name, cores=cores, memory=memory, wanted_settings=wanted_settings).items()))
     if conf.get("spark.master", "").startswith("local"):
         # Python workers must be this interpreter, with this lakebed; Spark's default is whatever python3 is on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -119,8 +119,10 @@ def query_loggers() -> list[logging.Logger]:
     return [PySparkLogger.getLogger(name) for name in names]
 
 
-def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return every setting of a new session. `wanted` takes precedence."""
+def _settings(
+    app_name: str, *, cores: int | None, memory: str | None, wanted_settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return every setting of a new session. `wanted_settings` takes precedence."""
     settings = {
         "spark.app.name": app_name,
         # Timestamps with a local time zone print, group and compare the same wherever the job runs.
@@ -142,12 +144,12 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
         # The console belongs to the program.
         "spark.ui.showConsoleProgress": "false",
     }
-    master = wanted.get("spark.master", os.environ.get("MASTER", "local"))
+    master = wanted_settings.get("spark.master", os.environ.get("MASTER", "local"))
     if master.startswith("local"):
         settings |= _local_settings(master, cores=cores, memory=memory)
-    settings |= wanted
-    if master.startswith("local") and "log4j" not in wanted.get("spark.driver.extraJavaOptions", ""):
-        options = f"{QUIET} {wanted.get('spark.driver.extraJavaOptions', '')}"
+    settings |= wanted_settings
+    if master.startswith("local") and "log4j" not in wanted_settings.get("spark.driver.extraJavaOptions", ""):
+        options = f"{QUIET} {wanted_settings.get('spark.driver.extraJavaOptions', '')}"
         settings["spark.driver.extraJavaOptions"] = options.strip()
     return settings
 

@@ -65,15 +65,15 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int | None, numbers: bool) -> None:
+def _read(shipped_store: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int | None, numbers: bool) -> None:
     rows_schema = transfer_schema(plan.fields)
-    rows = _rows(shipped, plan, pack, rows_schema)
+    rows = _rows(shipped_store, plan, pack, rows_schema)
     carried_schema = rows_schema
     if width is not None:
         carried_schema = pa.schema([*list(rows_schema)[:width], FILE_COLUMN, *([POSITION_COLUMN] if numbers else [])])
         assert isinstance(plan, ReadPlan), "changes are in no file"
         prepare = _rows_with_positions if numbers else _rows_with_names
-        rows = prepare(shipped, plan, carried_schema, pack, rows_schema)
+        rows = prepare(shipped_store, plan, carried_schema, pack, rows_schema)
     try:
         first = next(rows, None)
     except (LakebedError, OSError) as error:
@@ -89,44 +89,48 @@ def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int 
     sink.write(_DONE)  # a stream that was cut off looks like one that ended
 
 
-def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
-    return plan.read(shipped, pack) if isinstance(plan, ChangeRows) else pack.read(shipped, plan, carried)
+def _rows(shipped_store: bytes, plan: Plan, pack: Any, carried_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return (
+        plan.read(shipped_store, pack)
+        if isinstance(plan, ChangeRows)
+        else pack.read(shipped_store, plan, carried_schema)
+    )
 
 
 def _rows_with_names(
-    shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
+    shipped_store: bytes, plan: ReadPlan, answer_schema: pa.Schema, pack: Pack, carried_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the first columns of rows that need no merge, and the name of each row's file."""
     for split in pack.splits:
         for file in split.files:
             alone = replace(pack, splits=(replace(split, files=(file,)),))
-            for rows in _rows(shipped, plan, alone, carried):
+            for rows in _rows(shipped_store, plan, alone, carried_schema):
                 names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
-                columns = rows.columns[: len(answered) - 1]
-                yield pa.RecordBatch.from_arrays([*columns, names], schema=answered)
+                columns = rows.columns[: len(answer_schema) - 1]
+                yield pa.RecordBatch.from_arrays([*columns, names], schema=answer_schema)
 
 
 def _rows_with_positions(
-    shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
+    shipped_store: bytes, plan: ReadPlan, answer_schema: pa.Schema, pack: Pack, carried_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same as `_rows_with_names`, and the number of each row in its file."""
-    store = open_in_task(shipped, pack.entries)
+    store = open_in_task(shipped_store, pack.entries)
     for split in pack.splits:
         for file, table in read_with_positions(store, split, plan=plan):
             for batch in table.to_batches():
-                rows = transfer_rows(batch.select(list(plan.columns)), carried)
+                rows = transfer_rows(batch.select(list(plan.columns)), carried_schema)
                 names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
-                columns = [*rows.columns[: len(answered) - 2], names, batch.column(POSITION)]
-                yield pa.RecordBatch.from_arrays(columns, schema=answered)
+                columns = [*rows.columns[: len(answer_schema) - 2], names, batch.column(POSITION)]
+                yield pa.RecordBatch.from_arrays(columns, schema=answer_schema)
 
 
-def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: BinaryIO, sink: BinaryIO) -> None:
+def _write(shipped_store: bytes, task: WriteTask, has_operations: bool, source: BinaryIO, sink: BinaryIO) -> None:
     result: list[BucketChange | FoundRows] | LakebedError
     places: list[pa.Table] = []
     failure: Exception | None = None
     batches = pa.ipc.open_stream(pa.PythonFile(source, "r"))
     try:
-        writer = task.writer(open_in_task(shipped), Environment())
+        writer = task.writer(open_in_task(shipped_store), Environment())
         for batch in batches:
             if has_operations and not task.schema.primary_keys:
                 _replace(writer, pa.Table.from_batches([batch]), places)

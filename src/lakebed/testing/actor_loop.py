@@ -159,18 +159,18 @@ class ActorLoop:
             self._current, self._main = previous, main
         return True
 
-    def _choose(self, waiting: list[Actor]) -> Actor:
+    def _choose(self, actors: list[Actor]) -> Actor:
         while True:
-            able = [actor for actor in waiting if actor.can_run(self.now_s)]
+            able = [actor for actor in actors if actor.can_run(self.now_s)]
             awake = [actor for actor in able if actor.paused_until_step <= self.step_count]
             if awake:
                 return awake[self.rng.randrange(len(awake))]
             if able:  # only paused actors are left, so wake the first
                 able[0].paused_until_step = 0
                 continue
-            wakes = [actor.wake_s for actor in waiting if actor.wake_s is not None]
+            wakes = [actor.wake_s for actor in actors if actor.wake_s is not None]
             if not wakes:
-                names = ", ".join(f"{actor.name} at {actor.label}" for actor in waiting)
+                names = ", ".join(f"{actor.name} at {actor.label}" for actor in actors)
                 raise Deadlock(f"seed {self.seed}: no actor can run ({names})\n{self.story()}")
             self.now_s = max(self.now_s, min(wakes))
 

@@ -222,14 +222,14 @@ class Reconciler:
                 draft.take(machine.attach(draft.record, member.record, now_ms=now_ms))
         return draft.step()
 
-    def _repair_relocation(self, draft: Draft, running: Relocation, *, now_ms: int) -> None:
+    def _repair_relocation(self, draft: Draft, relocation: Relocation, *, now_ms: int) -> None:
         """Leave the tenant to the usable one of the two nodes, and to the source if the target is broken."""
         is_usable = self._context.members.is_usable
-        for node, other in ((running.target, running.source), (running.source, running.target)):
+        for node, other in ((relocation.target, relocation.source), (relocation.source, relocation.target)):
             if not is_usable(node) and is_usable(other):
                 draft.take(machine.detach(draft.record, node, now_ms=now_ms))
                 break
-        if self._is_broken(draft.record.tenant, records.attachment_of(draft.record, running.target)):
+        if self._is_broken(draft.record.tenant, records.attachment_of(draft.record, relocation.target)):
             draft.take(machine.cancel_relocation(draft.record, now_ms=now_ms))
 
     def _is_broken(self, tenant: str, attachment: Attachment | None) -> bool:

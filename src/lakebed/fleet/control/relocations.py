@@ -147,28 +147,28 @@ class Relocations:
         self._running.pop(tenant, None)
         self._paused.pop(tenant, None)
 
-    def _approach(self, record: TenantRecord, running: Relocation, *, since_s: float) -> None:
+    def _approach(self, record: TenantRecord, relocation: Relocation, *, since_s: float) -> None:
         """Let the target commit if it is near. Otherwise help it, or give it up."""
         context, options, tenant = self._context, self._context.options, record.tenant
         elapsed_ms = (context.now_s() - since_s) * 1000
         if elapsed_ms > options.relocation_give_up_ms:
             context.ledger.change(tenant, lambda now: machine.cancel_relocation(now, now_ms=context.now_ms()))
             self._reconciler.look_at(tenant)
-            self._reconciler.detach(tenant, running.target)
+            self._reconciler.detach(tenant, relocation.target)
             _ENDED.add(1, "given_up")
             context.events.add(
                 "relocation_given_up",
-                f"{tenant} stays on {running.source}: {running.target} did not come near.",
+                f"{tenant} stays on {relocation.source}: {relocation.target} did not come near.",
                 tenant=tenant,
-                node=running.target,
+                node=relocation.target,
             )
             return
         since_ms = elapsed_ms - options.relocation_pause_after_ms
         if 0 <= since_ms < options.relocation_pause_max_ms:
-            self._paused[tenant] = running.source
+            self._paused[tenant] = relocation.source
         else:
             self._paused.pop(tenant, None)
-        target = context.members.answers(running.target)
+        target = context.members.answers(relocation.target)
         if target is None:
             return
         port = context.port(target)
@@ -185,19 +185,19 @@ class Relocations:
             return Step(None, record)
         return machine.hand_over(record, now_ms=self._context.now_ms())
 
-    def _finish(self, record: TenantRecord, running: _Running) -> None:
+    def _finish(self, record: TenantRecord, running_relocation: _Running) -> None:
         """Detach the source once clients have gone over."""
         assert record.relocation is not None
         context, relocation = self._context, record.relocation
         self._paused.pop(record.tenant, None)
-        if running.moved_s is None:
-            running.moved_s = context.now_s()
+        if running_relocation.moved_s is None:
+            running_relocation.moved_s = context.now_s()
             self._reconciler.look_at(record.tenant)
-            took_ms = round((context.now_s() - running.begun_s) * 1000)
+            took_ms = round((context.now_s() - running_relocation.begun_s) * 1000)
             message = f"{relocation.target} has taken over {record.tenant} from {relocation.source}."
             context.events.add("relocated", message, tenant=record.tenant, node=relocation.target, took_ms=took_ms)
             _ENDED.add(1, "moved")
-        if context.now_s() - running.moved_s < context.options.relocation_drain_ms / 1000:
+        if context.now_s() - running_relocation.moved_s < context.options.relocation_drain_ms / 1000:
             return
         context.ledger.change(record.tenant, machine.finish_relocation)
         self._reconciler.look_at(record.tenant)

@@ -109,11 +109,11 @@ class Change:
         """
         raise NotImplementedError
 
-    def _present(self, known: Timeline | None) -> Timeline:
+    def _present(self, state: Timeline | None) -> Timeline:
         """Return the timeline. Raises `NotFound` if it was never created or was dropped."""
-        if known is None or known.end is End.DROPPED:
+        if state is None or state.end is End.DROPPED:
             raise timeline_not_found(self.timeline)
-        return known
+        return state
 
     def finish(self, error: LakebedError | None = None) -> None:
         """Set the result. Called under the log's lock."""

@@ -108,11 +108,11 @@ class HttpLog(Log):
             raise Closed("The log was closed: open it again.")
         return self._batches.append(AppendItem(timeline, encode_rows(rows, write_id=write_id), expected))
 
-    def _append_all(self, waiting: Sequence[Waiting]) -> None:
+    def _append_all(self, group: Sequence[Waiting]) -> None:
         """Make some appends in one request. Repeat those that met the log in transition."""
 
         def ask(endpoint: str) -> None:
-            left = [append for append in waiting if not append.is_done]
+            left = [append for append in group if not append.is_done]
             body = msgspec.msgpack.encode([append.item for append in left])
             results = read_reply(self._request(endpoint, "POST", f"{API}/append", body), list[AppendResult])
             if len(results) != len(left):
@@ -315,16 +315,16 @@ class AppendBatches:
             group[-1].is_taken = True
         return group
 
-    def _lead(self, taken: Sequence[Waiting]) -> None:
+    def _lead(self, group: Sequence[Waiting]) -> None:
         failure: LakebedError = InternalError("Sending appends was interrupted.")
         try:
-            self._send(taken)
+            self._send(group)
         except LakebedError as error:
             failure = error
         finally:
             with self._lock:
                 self._sending -= 1
-                for waiting in taken:
+                for waiting in group:
                     if not waiting.is_done:
                         waiting.error = copy_error(failure)
                     waiting.changed.notify_all()

@@ -347,12 +347,12 @@ class KeyValueLog(Log):
 
     # ---- writing a group
 
-    def _write(self, queue: _Queue, taken: Sequence[Change]) -> None:
+    def _write(self, queue: _Queue, group: Sequence[Change]) -> None:
         """Make the changes, or set their errors; those that have more to do stay undone."""
         backoff = Backoff(self._environment, _PAUSES, retry_s=self._retry_s)
         for _ in backoff:
             try:
-                self._write_once(queue, [change for change in taken if not change.is_done])
+                self._write_once(queue, [change for change in group if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":
@@ -368,7 +368,7 @@ class KeyValueLog(Log):
                     backoff.note(error)
                 else:
                     raise
-            self._forget(change.timeline for change in taken)
+            self._forget(change.timeline for change in group)
         raise backoff.reason
 
     def _write_once(self, queue: _Queue, changes: Sequence[Change]) -> None:
@@ -418,10 +418,10 @@ class KeyValueLog(Log):
                 if state is not None:
                     state.is_stale = True
 
-    def _remember(self, planned: Mapping[str, Timeline | None], group: Group, queue: _Queue) -> None:
+    def _remember(self, states: Mapping[str, Timeline | None], group: Group, queue: _Queue) -> None:
         """Keep what is known after a write, and wake what waits for it. Under the lock."""
         now_s = self._environment.clock.monotonic_s()  # not before the write: it may have taken long
-        for timeline, state in planned.items():
+        for timeline, state in states.items():
             if state is None:
                 self._timelines.pop(timeline, None)
             else:
@@ -431,7 +431,7 @@ class KeyValueLog(Log):
         if now_s >= self._sweep_s:
             is_done = self._forget_write_ids(now_s, own_queue=queue)
             self._sweep_s = now_s + (_SWEEP_S if is_done else _NEXT_SWEEP_S)
-        self.watchers.wake(planned)
+        self.watchers.wake(states)
         while len(self._timelines) > TIMELINE_COUNT_MAX:
             self._timelines.popitem(last=False)
         if self.is_shared:

@@ -383,10 +383,10 @@ class AttachedTenant:
             self.problem = error
         return True
 
-    def _apply_grant(self, following: OpenTransaction) -> None:
-        before, after = self.base, following.base
-        self._set.transaction, self._base, self._base_ref = following, after, following.committed
-        self._set.show(following.timelines, anew=False)
+    def _apply_grant(self, successor: OpenTransaction) -> None:
+        before, after = self.base, successor.base
+        self._set.transaction, self._base, self._base_ref = successor, after, successor.committed
+        self._set.show(successor.timelines, anew=False)
         self._set.forget_files(before, after)
         self.is_asked = False
         self._note_committed()

@@ -165,8 +165,8 @@ def find_timeline(timelines: Timelines, name: str) -> TimelineIndex:
     return timeline
 
 
-def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> TimelineIndex:
-    parent = find_timeline(committed, change.parent)
+def _branch(committed_timelines: Timelines, change: TimelineChange, *, now_ms: int) -> TimelineIndex:
+    parent = find_timeline(committed_timelines, change.parent)
     lsn = parent.lsn if change.lsn is None else change.lsn
     if lsn > parent.lsn:
         raise InvalidRequest(

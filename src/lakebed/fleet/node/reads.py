@@ -125,11 +125,11 @@ class Reads:
             timeline = attached.find(name)
         return timeline
 
-    def _wait_for(self, attached: AttachedTenant, name: str, needed: int) -> None:
+    def _wait_for(self, attached: AttachedTenant, name: str, needed_lsn: int) -> None:
         clock, log = self._context.environment.clock, self._context.log
         ends_s = clock.monotonic_s() + self._context.options.read_wait_ms / 1000
         self._wake(attached)
-        while (timeline := attached.find(name)).last_lsn < needed:
+        while (timeline := attached.find(name)).last_lsn < needed_lsn:
             if timeline.problem is not None:
                 raise timeline.problem
             left_s = ends_s - clock.monotonic_s()
@@ -137,19 +137,19 @@ class Reads:
                 if not timeline.is_read_only and attached.ingest_timeline(timeline):
                     continue
                 if timeline.is_read_only or left_s <= 0:
-                    raise _not_reached(attached.tenant, timeline, needed)
+                    raise _not_reached(attached.tenant, timeline, needed_lsn)
                 if attached.is_paused:
                     clock.sleep(min(left_s, _LOOK_S))
                 else:
                     log.wait(timeline.log_key, timeline.last_lsn, timeout_s=min(left_s, _LOG_WAIT_S))
             except (Conflict, NotFound) as error:  # pruned or dropped: another node has committed more
-                raise _not_reached(attached.tenant, timeline, needed) from error
+                raise _not_reached(attached.tenant, timeline, needed_lsn) from error
 
 
-def _not_reached(tenant: str, timeline: Timeline, needed: int) -> Unavailable:
+def _not_reached(tenant: str, timeline: Timeline, needed_lsn: int) -> Unavailable:
     return Unavailable(
-        f"LSN {needed} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, or "
-        "ask the control plane where the tenant is.",
+        f"LSN {needed_lsn} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, "
+        "or ask the control plane where the tenant is.",
         kind="lsn_not_reached",
         tenant=tenant,
         lsn=timeline.last_lsn,

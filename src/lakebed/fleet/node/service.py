@@ -195,10 +195,10 @@ async def scan_long(call: NodeCall) -> Response:
     return await _answer_scan(call, await _read_body(call, RangeBody))
 
 
-async def _answer_scan(call: NodeCall, asked: RangeBody) -> Response:
+async def _answer_scan(call: NodeCall, body: RangeBody) -> Response:
     node, tenant, timeline = call.node, call.tenant, call.timeline
     chunks = await call.download(
-        lambda: _stream(node.scan(tenant, timeline, asked.start, asked.end, lsn=asked.lsn, at_least=asked.at_least))
+        lambda: _stream(node.scan(tenant, timeline, body.start, body.end, lsn=body.lsn, at_least=body.at_least))
     )
     return GatheredResponse(chunks, 200, {"content-type": ARROW_TYPE})
 

@@ -236,18 +236,18 @@ class _Collection:
         raw = self._context.key_value.get(self._context.keys.boundary)
         return max(file_id_at(now_ms - self._grace_ms), "" if raw is None else raw.decode())
 
-    def _raise_boundary(self, wanted: str) -> str:
-        """Raise the boundary to at least `wanted`, and return it. Concurrent collections never lower it."""
+    def _raise_boundary(self, boundary_wanted: str) -> str:
+        """Raise the boundary to at least `boundary_wanted`, and return it. Concurrent collections never lower it."""
         key_value, key = self._context.key_value, self._context.keys.boundary
         for _ in range(_TRIES_MAX):
             raw = key_value.get(key)
-            if raw is not None and raw.decode() >= wanted:
+            if raw is not None and raw.decode() >= boundary_wanted:
                 return raw.decode()
             try:
-                key_value.set_if(key, wanted.encode(), expected=raw)
+                key_value.set_if(key, boundary_wanted.encode(), expected=raw)
             except Conflict:
                 continue
-            return wanted
+            return boundary_wanted
         raise Conflict(
             f"Other collections of repository {self._context.name} raised its boundary {_TRIES_MAX} times meanwhile. "
             "Nothing was deleted: try again.",
@@ -273,7 +273,7 @@ class _Collection:
             ulids, sizes = [ulid for ulid, _ in batch], [meta.size_bytes for _, meta in batch]
             yield pa.RecordBatch.from_arrays([pa.array(ulids), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
-    def _judge(self, listed: _Listed, *, now_ms: int) -> CollectionPlan:
+    def _judge(self, listing: _Listed, *, now_ms: int) -> CollectionPlan:
         context = self._context
         with context.key_value.snapshot() as snapshot:
             first = self._mark(snapshot, now_ms)
@@ -290,7 +290,7 @@ class _Collection:
             second.active |= first.active
             second.remembered |= first.remembered
             self._gone = sorted(set(second.commits) - second.remembered)
-            return self._plan_reclaim(listed, second, snapshot)
+            return self._plan_reclaim(listing, second, snapshot)
 
     def _mark(self, snapshot: KeyValueSnapshot, now_ms: int) -> Marked:
         return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._grace_ms)
@@ -306,30 +306,30 @@ class _Collection:
         with suppress(Conflict):
             self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 
-    def _plan_reclaim(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> CollectionPlan:
+    def _plan_reclaim(self, listing: _Listed, marks: Marked, snapshot: KeyValueSnapshot) -> CollectionPlan:
         """Plan to delete what is listed and not needed."""
         context = self._context
         files: set[str] = set()
-        for ref in marked.metaranges_to_keep():
+        for ref in marks.metaranges_to_keep():
             if ref.file is not None:
                 files.add(metarange_path(ref.file.id))
                 files.update(range_path(range_meta.file.id) for range_meta in context.committed.open(ref).ranges())
         needed_ranges: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
-        for ref in marked.metaranges_with_objects():
+        for ref in marks.metaranges_with_objects():
             needed_ranges.update(
                 (range_meta.file.id, (ref, range_meta)) for range_meta in context.committed.open(ref).ranges()
             )
-        paths = {meta.path for meta in listed.files}
-        for ref in marked.superseded:
-            if ref.file is None or listed.is_gone(metarange_path(ref.file.id), paths):
+        paths = {meta.path for meta in listing.files}
+        for ref in marks.superseded:
+            if ref.file is None or listing.is_gone(metarange_path(ref.file.id), paths):
                 continue
             files.add(metarange_path(ref.file.id))
             for range_meta in context.committed.open(ref).ranges():
                 files.add(range_path(range_meta.file.id))
-                if not listed.is_gone(range_path(range_meta.file.id), paths):
+                if not listing.is_gone(range_path(range_meta.file.id), paths):
                     needed_ranges.setdefault(range_meta.file.id, (ref, range_meta))
         garbage = self._subtract(
-            context, listed.objects, ranges=list(needed_ranges.values()), staged=_read_staged(context, marked, snapshot)
+            context, listing.objects, ranges=list(needed_ranges.values()), staged=_read_staged(context, marks, snapshot)
         )
         deletable = [
             Deletable(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
@@ -339,14 +339,14 @@ class _Collection:
         ]
         deletable += [
             Deletable(meta.path, meta.size_bytes, _why_garbage(meta.path))
-            for meta in listed.files
+            for meta in listing.files
             if meta.path not in files
         ]
-        kept_counts = {"named": listed.objects.num_rows - garbage.num_rows}
+        kept_counts = {"named": listing.objects.num_rows - garbage.num_rows}
         plan = CollectionPlan(
             context.name, (), tuple(deletable), {reason: count for reason, count in kept_counts.items() if count}
         )
-        lost_count = len(marked.expired & marked.remembered)
+        lost_count = len(marks.expired & marks.remembered)
         if not lost_count:
             return plan
         sentence = (
@@ -365,10 +365,10 @@ def _is_older(ulid: str, boundary: str) -> bool:
     return is_file_id(ulid) and ulid < boundary
 
 
-def _read_staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
+def _read_staged(context: RepositoryContext, marks: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
     """The ULIDs that entries under the branches' tokens name."""
     ulids: list[pa.Array] = [pa.array([], pa.string())]
-    for token in marked.tokens:
+    for token in marks.tokens:
         prefix = context.keys.token(token.id)
         for batch in snapshot.scan_arrow(*prefix_range(prefix)):
             ulids.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))

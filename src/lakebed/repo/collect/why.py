@@ -220,12 +220,12 @@ class _Search:
     def _tag_pin(self, name: str, tag: Tag) -> Pin:
         return self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
 
-    def _is_staged(self, branch: Branch, wanted: pa.Array) -> bool:
+    def _is_staged(self, branch: Branch, ulids: pa.Array) -> bool:
         for token in (branch.staging, *branch.sealed):
             prefix = self._home.keys.token(token.id)
             for batch in self._snapshot.scan_arrow(*prefix_range(prefix)):
                 addresses = addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0)
-                if pc.any(pc.is_in(addresses, value_set=wanted)).as_py():
+                if pc.any(pc.is_in(addresses, value_set=ulids)).as_py():
                     return True
         return False
 

@@ -153,6 +153,6 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=DIFF_SCHEMA)
 
 
-def _values_at(rows: pa.RecordBatch, at: Positions) -> pa.BinaryArray:
+def _values_at(rows: pa.RecordBatch, positions: Positions) -> pa.BinaryArray:
     """The values of these rows, null where there is none."""
-    return rows.column(1).take(pa.array(at, mask=at < 0))
+    return rows.column(1).take(pa.array(positions, mask=positions < 0))

@@ -360,10 +360,10 @@ def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:
     return min(column[0].as_py() for column in columns), max(column[-1].as_py() for column in columns)
 
 
-def _hit(at: Positions, count: int) -> Flags:
+def _hit(positions: Positions, count: int) -> Flags:
     """Which of so many rows are among these; -1 is none."""
     flags = np.zeros(count, np.bool_)
-    flags[at[at >= 0]] = True
+    flags[positions[positions >= 0]] = True
     return flags
 
 

@@ -116,11 +116,11 @@ def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Co
     return Compaction(branch, "gave_up")
 
 
-def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
+def _apply(context: RepositoryContext, sealed_branch: SealedBranch) -> tuple[MetarangeRef, int, int]:
     """Apply the sealed tokens to the layers below. Returns the result, and the tokens' entry and tombstone counts."""
     counts = [0, 0]
-    with open_sealed_rows(context, sealed) as snapshot:
-        changes = changes_of(context, snapshot, sealed.record.sealed)
+    with open_sealed_rows(context, sealed_branch) as snapshot:
+        changes = changes_of(context, snapshot, sealed_branch.record.sealed)
 
         def count_changes() -> Iterator[pa.RecordBatch]:
             counts[:] = [0, 0]
@@ -130,7 +130,9 @@ def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeR
                 counts[1] += batch.num_rows - entry_count
                 yield batch
 
-        application = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=count_changes))
+        application = apply_changes(
+            context.committed, sealed_branch.base, Changes(clears=changes.clears, rows=count_changes)
+        )
     return application.ref, counts[0], counts[1]
 
 

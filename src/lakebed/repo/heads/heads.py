@@ -322,22 +322,22 @@ def publish(
 
 
 def _also_written(
-    context: RepositoryContext, sealed: SealedBranch, move: Move, operation: str
+    context: RepositoryContext, sealed_branch: SealedBranch, move: Move, operation: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
     """The rows that are written with the record, and the key that only this move writes."""
     now = str(context.now_ms()).encode()
     puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
-    puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
-    before, after = sealed.record.compacted, move.compacted
-    puts += supersede_compaction(context, before, after=after, branch=sealed.name, what=operation)
+    puts += [(context.keys.cleanup(token.id), now) for token in sealed_branch.record.sealed]
+    before, after = sealed_branch.record.compacted, move.compacted
+    puts += supersede_compaction(context, before, after=after, branch=sealed_branch.name, what=operation)
     puts += move.puts
-    if move.commit_id == sealed.record.commit_id:
+    if move.commit_id == sealed_branch.record.commit_id:
         return puts, None
     committer = move.commits[-1].commit.committer if move.commits else ""
     line = reflog_line(
         context,
-        sealed.name,
-        before=sealed.record.commit_id,
+        sealed_branch.name,
+        before=sealed_branch.record.commit_id,
         after=move.commit_id,
         what=operation,
         committer=committer,
@@ -345,17 +345,17 @@ def _also_written(
     return [*puts, line], line[0]
 
 
-def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
+def _guards(context: RepositoryContext, sealed_branch: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
     """The rows that must be unchanged, in addition to the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
-    guards[context.keys.boundary] = sealed.boundary
+    guards[context.keys.boundary] = sealed_branch.boundary
     guards.update((context.keys.expired(id), None) for id in move.required_commits)
     return guards
 
 
-def _move_record(record: Branch, sealed: SealedBranch, move: Move) -> Branch:
+def _move_record(record: Branch, sealed_branch: SealedBranch, move: Move) -> Branch:
     """The record after a move. It keeps the tokens that it has gained."""
-    gained = record.sealed[: len(record.sealed) - len(sealed.record.sealed)]
+    gained = record.sealed[: len(record.sealed) - len(sealed_branch.record.sealed)]
     return msgspec.structs.replace(record, commit_id=move.commit_id, compacted=move.compacted, sealed=gained)
 
 

@@ -215,20 +215,20 @@ class _Run:
         )
         return ended_task if _set(self._context, self._raw, ended_task) else import_status(self._context, ended_task.id)
 
-    def _plan(self, sealed: SealedBranch) -> Move:
+    def _plan(self, sealed_branch: SealedBranch) -> Move:
         context, record = self._context, self._record
         check_committable(context, record.branch)
-        check_clean(context, sealed, operation="import")
+        check_clean(context, sealed_branch, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
         cleared = intervals_of((), [_folder(source.destination) for source in folders]) if record.replace else ()
         # By value: an entry for the same bytes at another place has the same identity, and must replace the old one.
         changes = Changes(clears=cleared, rows=self._rows, by_value=True)
-        application = apply_changes(context.committed, sealed.head.metarange, changes)
-        if application.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
-            raise _NothingChanged(sealed.record.commit_id)
+        application = apply_changes(context.committed, sealed_branch.head.metarange, changes)
+        if application.ref.id == sealed_branch.head.metarange.id:  # the same entries at the same addresses
+            raise _NothingChanged(sealed_branch.record.commit_id)
         new = new_commit(
             context,
-            parents=[(sealed.record.commit_id, sealed.head)],
+            parents=[(sealed_branch.record.commit_id, sealed_branch.head)],
             metarange=application.ref,
             message=record.message,
             metadata=record.metadata,

@@ -296,12 +296,12 @@ def _pair_addresses(paths: Sequence[bytes], addresses: Iterable[str]) -> Iterato
 def _check_unchanged(
     context: RepositoryContext,
     branch: str,
-    seen: Mapping[bytes, str],
+    addresses_seen: Mapping[bytes, str],
     layers: Iterable[tuple[bytes | None, bytes | None]],
 ) -> None:
     """Raise `Conflict` (``path_changed``) if a path shows an entry with another address than the one seen."""
     changed = []
-    for (key, address), (newest, below) in zip(seen.items(), layers, strict=True):
+    for (key, address), (newest, below) in zip(addresses_seen.items(), layers, strict=True):
         raw, path = below if newest is None else newest or None, key.decode()
         if raw is not None and decode_entry(raw, where=path).address != address:
             changed.append(path)

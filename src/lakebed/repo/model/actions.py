@@ -141,11 +141,11 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _parse_events(given: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(given, dict) or not given:
+def _parse_events(value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict) or not value:
         raise _invalid("it has no events below `on`")
     events: dict[str, tuple[str, ...]] = {}
-    for event, settings in given.items():
+    for event, settings in value.items():
         if event not in get_args(ActionEvent):
             raise _invalid(
                 f"the event {format_value(event)[:50]} is not served; these are: {', '.join(get_args(ActionEvent))}"
@@ -166,11 +166,11 @@ def _parse_events(given: Any) -> dict[str, tuple[str, ...]]:
     return events
 
 
-def _parse_hook(given: Any) -> ActionHook:
-    if not isinstance(given, dict):
+def _parse_hook(value: Any) -> ActionHook:
+    if not isinstance(value, dict):
         raise _invalid("a hook is not a mapping")
-    _check_names(given, {"id", "type", "description", "if", "properties"}, where="a hook")
-    id, kind, condition = given.get("id"), given.get("type"), given.get("if") or ""
+    _check_names(value, {"id", "type", "description", "if", "properties"}, where="a hook")
+    id, kind, condition = value.get("id"), value.get("type"), value.get("if") or ""
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise _invalid("a hook has no id of letters, digits, - and _")
     if condition not in _CONDITIONS:
@@ -181,7 +181,7 @@ def _parse_hook(given: Any) -> ActionHook:
         )
     if kind != "webhook":
         raise _invalid(f"the hook {id} is of an unknown type: use webhook")
-    properties = given.get("properties")
+    properties = value.get("properties")
     if not isinstance(properties, dict):
         raise _invalid(f"the hook {id} has no properties")
     _check_names(properties, {"url", "timeout", "query_params", "headers"}, where=f"the properties of the hook {id}")
@@ -218,8 +218,8 @@ def _texts(properties: Mapping[Any, Any], name: str, *, hook: str) -> dict[str, 
     return dict(given)
 
 
-def _parse_headers(given: dict[str, Any], *, hook: str) -> tuple[tuple[str, str], ...]:
-    for name, value in given.items():
+def _parse_headers(properties: dict[str, Any], *, hook: str) -> tuple[tuple[str, str], ...]:
+    for name, value in properties.items():
         is_usable = _HEADER.fullmatch(name) is not None and name.lower() not in _RESERVED_HEADERS
         if not is_usable or not isinstance(value, str) or not value.isprintable():
             raise _invalid(f"the header {name[:50]!r} of the hook {hook} cannot be sent")
@@ -227,12 +227,12 @@ def _parse_headers(given: dict[str, Any], *, hook: str) -> tuple[tuple[str, str]
             value.encode("latin-1")
         except UnicodeEncodeError as error:
             raise _invalid(f"the header {name[:50]!r} of the hook {hook} has letters that no header has") from error
-    return tuple(given.items())
+    return tuple(properties.items())
 
 
-def _parse_url(given: Any, query: list[tuple[str, str]], *, hook: str) -> str:
+def _parse_url(value: Any, query: list[tuple[str, str]], *, hook: str) -> str:
     try:
-        parts = urlsplit(given) if isinstance(given, str) and given.isprintable() else urlsplit("")
+        parts = urlsplit(value) if isinstance(value, str) and value.isprintable() else urlsplit("")
         is_usable = (
             parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
         )
@@ -241,17 +241,17 @@ def _parse_url(given: Any, query: list[tuple[str, str]], *, hook: str) -> str:
     if not is_usable:
         raise _invalid(f"the hook {hook} has no url that begins with http:// or https:// and a host")
     if not query:
-        return str(given)
+        return str(value)
     pairs = [*parse_qsl(parts.query, keep_blank_values=True), *query]
     return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(pairs), ""))
 
 
-def _parse_timeout(given: Any, *, hook: str) -> int:
+def _parse_timeout(value: Any, *, hook: str) -> int:
     """Parse a duration in Go's form, such as ``1m30s``; in milliseconds."""
-    if given is None or given == "":
+    if value is None or value == "":
         return TIMEOUT_MS_MAX
     # Only a text is shown: lists that refer to one another may not fit in memory when they are written out.
-    text = given if isinstance(given, str) else ""
+    text = value if isinstance(value, str) else ""
     pieces = _DURATION.findall(text)
     total_ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in pieces))
     if "".join(number + unit for number, unit in pieces) != text or not 0 < total_ms <= TIMEOUT_MS_MAX:
@@ -259,8 +259,8 @@ def _parse_timeout(given: Any, *, hook: str) -> int:
     return total_ms
 
 
-def _check_names(given: Mapping[Any, Any], known: set[str], *, where: str) -> None:
-    unknown_names = [name for name in given if name not in known]
+def _check_names(properties: Mapping[Any, Any], known_names: set[str], *, where: str) -> None:
+    unknown_names = [name for name in properties if name not in known_names]
     if unknown_names:
         raise _invalid(f"{where} has {format_value(unknown_names[0])[:50]}, which means nothing here")
 

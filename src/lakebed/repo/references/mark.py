@@ -197,7 +197,7 @@ def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | No
     horizons[head] = None if horizon is None or until_ms is None else min(horizon, until_ms)
 
 
-def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
+def _walk(marks: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
     """Iterate over heads and their ancestors, each once. Raises `Corruption` if a commit is missing."""
     seen_ids: set[str] = set()
     queue = list(heads)
@@ -206,7 +206,7 @@ def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
         if commit_id in seen_ids:
             continue
         seen_ids.add(commit_id)
-        commit = marked.commits.get(commit_id)
+        commit = marks.commits.get(commit_id)
         if commit is None:
             raise Corruption(
                 f"The commit {commit_id} is not there, and something names it: restore the database of records. Until "
@@ -217,10 +217,10 @@ def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
         queue += commit.parents
 
 
-def _retain_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
+def _retain_behind(marks: Marked, head: str, *, until_ms: int | None) -> set[str]:
     """The head, and the commits behind it that are the parents of a kept commit younger than the rule."""
     if until_ms is None:
-        return {commit_id for commit_id, _ in _walk(marked, [head])}
+        return {commit_id for commit_id, _ in _walk(marks, [head])}
     kept_ids: set[str] = set()
     queue = [head]
     while queue:
@@ -228,7 +228,7 @@ def _retain_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[st
         if commit_id in kept_ids:
             continue
         kept_ids.add(commit_id)
-        commit = marked.commits[commit_id]
+        commit = marks.commits[commit_id]
         if commit.stored_at_ms is None or commit.stored_at_ms > until_ms:
             queue += commit.parents
     return kept_ids

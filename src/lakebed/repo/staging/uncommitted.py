@@ -127,11 +127,11 @@ def _below(
             yield from metarange.rows(first or None, last)
 
 
-def _without_paths_of(rows: pa.RecordBatch, others: pa.RecordBatch) -> pa.RecordBatch:
+def _without_paths_of(rows: pa.RecordBatch, other_rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows whose path the others do not have."""
-    if not rows.num_rows or not others.num_rows:
+    if not rows.num_rows or not other_rows.num_rows:
         return rows
-    return rows.filter(pa.array(match_paths(rows.column(0), others.column(0)) < 0))
+    return rows.filter(pa.array(match_paths(rows.column(0), other_rows.column(0)) < 0))
 
 
 def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:

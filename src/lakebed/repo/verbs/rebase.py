@@ -89,25 +89,25 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
         return moved[-1] if moved else CommitWithId(onto_id, onto_commit)
 
 
-def _own_commits(context: RepositoryContext, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
+def _own_commits(context: RepositoryContext, sealed_branch: SealedBranch, onto_id: str) -> list[CommitWithId]:
     """The commits of a branch that are not `onto` or its ancestors, without merges, oldest first."""
-    head_id = sealed.record.commit_id
+    head_id = sealed_branch.record.commit_id
     base_id = merge_base(context, head_id, onto_id)
     if base_id is None:
         raise InvalidRequest(
-            f"Branch {sealed.name} of repository {context.name} and commit {onto_id} have no commit in common: nothing "
+            f"Branch {sealed_branch.name} of repository {context.name} and commit {onto_id} have no commit in common: nothing "
             "can be rebased; merge instead.",
             kind="unrelated_histories",
         )
     if base_id == onto_id:
-        raise no_changes(context, sealed.name, "The rebase")
+        raise no_changes(context, sealed_branch.name, "The rebase")
     commits: list[CommitWithId] = []
     for id, commit in difference(context, head_id, onto_id):
         if len(commit.parents) > 1:
             continue
         if len(commits) == REBASE_COMMIT_COUNT_MAX:
             raise InvalidRequest(
-                f"Branch {sealed.name} of repository {context.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits "
+                f"Branch {sealed_branch.name} of repository {context.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits "
                 "of its own: merge instead.",
                 kind="too_many_commits",
             )

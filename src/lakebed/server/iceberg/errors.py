@@ -54,15 +54,15 @@ class IcebergErrorBody(msgspec.Struct, frozen=True):
     error: IcebergError
 
 
-def _reshape(error: BaseException, plain: Response) -> Response:
+def _reshape(error: BaseException, reply: Response) -> Response:
     """Return the reply to a failed request in the protocol's form."""
-    status = plain.status_code
+    status = reply.status_code
     name = _BY_STATUS.get(status, "InternalServerError")
     if isinstance(error, LakebedError):
         name = _BY_KIND.get(error.kind, name)
-    body = msgspec.json.decode(plain.body)
+    body = msgspec.json.decode(reply.body)
     message = body.get("explanation") or body["message"]
-    return reshape_reply(IcebergErrorBody(IcebergError(message, name, status)), plain)
+    return reshape_reply(IcebergErrorBody(IcebergError(message, name, status)), reply)
 
 
 ERRORS: Final = ErrorForm(_STATUSES, _reshape)

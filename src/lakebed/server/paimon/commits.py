@@ -145,16 +145,16 @@ async def commit(call: RepositoryCall, body: TableCommit) -> Response:
     return json({"success": committed is not None})
 
 
-def _follow_up(pool: Executor, table: Table, committed: Snapshot) -> None:
+def _follow_up(pool: Executor, table: Table, snapshot: Snapshot) -> None:
     """Store the hint for clients of the files, which check it. Decode what the next request probably needs."""
     context = table.context
     confirm = partial(context.schemas.confirm, context.schema, context.schemas.listed)
 
     def run() -> None:
         context.snapshots.store_latest_hint(confirm=confirm)
-        if committed.id == context.snapshots.seen_id:  # otherwise it was an old commit, which was sent again
+        if snapshot.id == context.snapshots.seen_id:  # otherwise it was an old commit, which was sent again
             with suppress(LakebedError):  # the next request that needs the files raises the error
-                context.manifests.live_entries(committed)
+                context.manifests.live_entries(snapshot)
 
     with suppress(RuntimeError):  # the pool is closed: the hint stays old
         pool.submit(run)

@@ -109,6 +109,6 @@ def _row(key: AccessKey) -> AccessKeyRow:
     return AccessKeyRow(key.id, key.role, repositories, key.description, key.created_at_ms // 1000, tables)
 
 
-def _row_with_secret(made: NewAccessKey) -> AccessKeyWithSecret:
-    row = _row(made.key)
-    return AccessKeyWithSecret(**msgspec.structs.asdict(row), secret_access_key=made.secret)
+def _row_with_secret(access_key: NewAccessKey) -> AccessKeyWithSecret:
+    row = _row(access_key.key)
+    return AccessKeyWithSecret(**msgspec.structs.asdict(row), secret_access_key=access_key.secret)

@@ -194,11 +194,11 @@ def _contents(path: str, entry: Entry) -> list[tuple[str, Value]]:
     ]
 
 
-def _rows(shown: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple[str, Value]]:
+def _rows(page: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple[str, Value]]:
     fields: list[tuple[str, Value]] = []
     commons: list[tuple[str, Value]] = []
     tail: list[tuple[str, Value]] = [] if owner is None else [("Owner", owner_fields(owner))]
-    for item in shown.rows:
+    for item in page.rows:
         if item.entry is None:
             commons.append(("CommonPrefixes", [("Prefix", encode(item.path))]))
         else:
@@ -207,7 +207,7 @@ def _rows(shown: Shown, encode: KeyEncoding, *, owner: str | None) -> list[tuple
 
 
 def _head(
-    call: S3Call, encode: KeyEncoding, shown: Shown, amount: int, *, encodes_prefix: bool = True
+    call: S3Call, encode: KeyEncoding, page: Shown, amount: int, *, encodes_prefix: bool = True
 ) -> list[tuple[str, Value]]:
     """Return the fields before the rows.
 
@@ -222,7 +222,7 @@ def _head(
     delimiter = call.pairs.get("delimiter", "")
     if delimiter:
         fields.append(("Delimiter", encode(delimiter)))
-    return [*fields, ("MaxKeys", amount), *encode.fields(), ("IsTruncated", shown.is_truncated)]
+    return [*fields, ("MaxKeys", amount), *encode.fields(), ("IsTruncated", page.is_truncated)]
 
 
 @LISTING.add("GET", "bucket", "ListObjectsV2", needs="read", query=("list-type",))

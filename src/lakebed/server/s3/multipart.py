@@ -115,9 +115,9 @@ async def _open(call: S3Call) -> tuple[RepositoryContext, bytes]:
     return context, await call.look(look)
 
 
-def _put_part(context: RepositoryContext, call: S3Call, number: int, raw: bytes, stored: Entry) -> None:
+def _put_part(context: RepositoryContext, call: S3Call, number: int, raw: bytes, entry: Entry) -> None:
     try:
-        multipart.put_part(context, call.pairs["uploadId"], number=number, stored=stored, expected=raw)
+        multipart.put_part(context, call.pairs["uploadId"], number=number, stored=entry, expected=raw)
     except NotFound as error:
         raise _explain(context, call, error) from error
 
@@ -242,14 +242,14 @@ def _result(call: S3Call, entry: Entry) -> bytes:
     return render_root("CompleteMultipartUploadResult", fields)
 
 
-async def _keep_alive(call: S3Call, running: asyncio.Future[Entry]) -> AsyncGenerator[memoryview, None]:
+async def _keep_alive(call: S3Call, future: asyncio.Future[Entry]) -> AsyncGenerator[memoryview, None]:
     yield memoryview(DECLARATION.encode())
-    while not running.done():
+    while not future.done():
         yield memoryview(b" ")
-        await asyncio.wait([running], timeout=KEEP_ALIVE_S)
-    error = running.exception()
+        await asyncio.wait([future], timeout=KEEP_ALIVE_S)
+    error = future.exception()
     if error is None:
-        yield memoryview(_result(call, running.result()))
+        yield memoryview(_result(call, future.result()))
     else:
         root_url = call.site.repositories.url
         fields = error_fields(error, request_id=call.request_id, root_url=root_url)

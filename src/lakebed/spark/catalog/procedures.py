@@ -101,61 +101,61 @@ def _reclaim_rows(report: CollectionReport) -> Rows:
     ]
 
 
-def _retention_ms(given: Arguments) -> int | None:
-    text = given["time_retained"]
+def _retention_ms(arguments: Arguments) -> int | None:
+    text = arguments["time_retained"]
     return None if text is None else parse_duration_ms(text)
 
 
-def _create_tag(table: Table, given: Arguments) -> Rows:
-    name, snapshot_id, retained = given["tag"], given["snapshot"], _retention_ms(given)
-    if_not_exists = bool(given["if_not_exists"])
+def _create_tag(table: Table, arguments: Arguments) -> Rows:
+    name, snapshot_id, retained = arguments["tag"], arguments["snapshot"], _retention_ms(arguments)
+    if_not_exists = bool(arguments["if_not_exists"])
     try:
         tag = table.create_tag(name, snapshot_id=snapshot_id, lifetime_ms=retained, if_not_exists=if_not_exists)
     except AlreadyExists:
-        if not given["or_replace"]:
+        if not arguments["or_replace"]:
             raise
         tag = table.replace_tag(name, snapshot_id=snapshot_id, lifetime_ms=retained)
     return _tag_rows(tag)
 
 
-def _create_tag_from_timestamp(table: Table, given: Arguments) -> Rows:
-    retained = _retention_ms(given)
-    return _tag_rows(table.create_tag(given["tag"], timestamp_ms=given["timestamp"], lifetime_ms=retained))
+def _create_tag_from_timestamp(table: Table, arguments: Arguments) -> Rows:
+    retained = _retention_ms(arguments)
+    return _tag_rows(table.create_tag(arguments["tag"], timestamp_ms=arguments["timestamp"], lifetime_ms=retained))
 
 
-def _replace_tag(table: Table, given: Arguments) -> Rows:
-    retained = _retention_ms(given)
-    return _tag_rows(table.replace_tag(given["tag"], snapshot_id=given["snapshot"], lifetime_ms=retained))
+def _replace_tag(table: Table, arguments: Arguments) -> Rows:
+    retained = _retention_ms(arguments)
+    return _tag_rows(table.replace_tag(arguments["tag"], snapshot_id=arguments["snapshot"], lifetime_ms=retained))
 
 
-def _delete_tag(table: Table, given: Arguments) -> Rows:
-    names = [name.strip() for name in given["tag"].split(",")]
-    rules = {"if_exists": bool(given["if_exists"]), "dry_run": bool(given["dry_run"])}
+def _delete_tag(table: Table, arguments: Arguments) -> Rows:
+    names = [name.strip() for name in arguments["tag"].split(",")]
+    rules = {"if_exists": bool(arguments["if_exists"]), "dry_run": bool(arguments["dry_run"])}
     return _reclaim_rows(table.delete_tag(*names, **rules))
 
 
-def _expire_snapshots(table: Table, given: Arguments) -> Rows:
+def _expire_snapshots(table: Table, arguments: Arguments) -> Rows:
     report = table.expire(
-        retain_max=given["retain_max"],
-        retain_min=given["retain_min"],
-        older_than_ms=given["older_than"],
-        max_deletes=given["max_deletes"],
-        dry_run=bool(given["dry_run"]),
+        retain_max=arguments["retain_max"],
+        retain_min=arguments["retain_min"],
+        older_than_ms=arguments["older_than"],
+        max_deletes=arguments["max_deletes"],
+        dry_run=bool(arguments["dry_run"]),
     )
     return _reclaim_rows(report)
 
 
-def _expire_tags(table: Table, given: Arguments) -> Rows:
-    return _reclaim_rows(table.expire_tags(older_than_ms=given["older_than"], dry_run=bool(given["dry_run"])))
+def _expire_tags(table: Table, arguments: Arguments) -> Rows:
+    return _reclaim_rows(table.expire_tags(older_than_ms=arguments["older_than"], dry_run=bool(arguments["dry_run"])))
 
 
-def _remove_orphan_files(table: Table, given: Arguments) -> Rows:
-    older_than_ms, dry_run = given["older_than"], bool(given["dry_run"])
+def _remove_orphan_files(table: Table, arguments: Arguments) -> Rows:
+    older_than_ms, dry_run = arguments["older_than"], bool(arguments["dry_run"])
     return _reclaim_rows(orphans.remove_orphan_files(table.context, older_than_ms=older_than_ms, dry_run=dry_run))
 
 
-def _compact(table: Table, given: Arguments) -> Rows:
-    report = table.compact(full=bool(given["full"]), dry_run=bool(given["dry_run"]))
+def _compact(table: Table, arguments: Arguments) -> Rows:
+    report = table.compact(full=bool(arguments["full"]), dry_run=bool(arguments["dry_run"]))
     return [
         {
             "snapshot_id": None if report.snapshot is None else report.snapshot.id,
@@ -167,35 +167,35 @@ def _compact(table: Table, given: Arguments) -> Rows:
     ]
 
 
-def _create_branch(table: Table, given: Arguments) -> Rows:
-    table.create_branch(given["branch"], tag=given["tag"], snapshot_id=given["snapshot"])
-    return [{"branch_name": given["branch"]}]
+def _create_branch(table: Table, arguments: Arguments) -> Rows:
+    table.create_branch(arguments["branch"], tag=arguments["tag"], snapshot_id=arguments["snapshot"])
+    return [{"branch_name": arguments["branch"]}]
 
 
-def _delete_branch(table: Table, given: Arguments) -> Rows:
-    table.delete_branch(given["branch"])
-    return [{"branch_name": given["branch"]}]
+def _delete_branch(table: Table, arguments: Arguments) -> Rows:
+    table.delete_branch(arguments["branch"])
+    return [{"branch_name": arguments["branch"]}]
 
 
-def _rename_branch(table: Table, given: Arguments) -> Rows:
-    table.rename_branch(given["from_branch"], given["to_branch"])
-    return [{"branch_name": given["to_branch"]}]
+def _rename_branch(table: Table, arguments: Arguments) -> Rows:
+    table.rename_branch(arguments["from_branch"], arguments["to_branch"])
+    return [{"branch_name": arguments["to_branch"]}]
 
 
-def _import_table(lake: Lake, given: Arguments) -> Rows:
+def _import_table(lake: Lake, arguments: Arguments) -> Rows:
     options = ImportOptions(
-        in_place=bool(given["in_place"]),
-        rewrite=bool(given["rewrite"]),
-        append=bool(given["append"]),
-        dry_run=bool(given["dry_run"]),
+        in_place=bool(arguments["in_place"]),
+        rewrite=bool(arguments["rewrite"]),
+        append=bool(arguments["append"]),
+        dry_run=bool(arguments["dry_run"]),
     )
     report = import_table(
         lake,
-        given["table"],
-        given["source"],
-        format=given["format"],
+        arguments["table"],
+        arguments["source"],
+        format=arguments["format"],
         options=options,
-        source_options=SourceOptions(version=given["version"], catalog=given["catalog"]),
+        source_options=SourceOptions(version=arguments["version"], catalog=arguments["catalog"]),
     )
     return [
         {
@@ -208,9 +208,11 @@ def _import_table(lake: Lake, given: Arguments) -> Rows:
     ]
 
 
-def _export_table(table: Table, given: Arguments) -> Rows:
-    options = ExportOptions(version=given["version"], overwrite=bool(given["overwrite"]), catalog=given["catalog"])
-    report = export_table(table, given["target"], format=given["format"], options=options)
+def _export_table(table: Table, arguments: Arguments) -> Rows:
+    options = ExportOptions(
+        version=arguments["version"], overwrite=bool(arguments["overwrite"]), catalog=arguments["catalog"]
+    )
+    report = export_table(table, arguments["target"], format=arguments["format"], options=options)
     return [
         {"snapshot_id": report.snapshot_id, "record_count": report.row_count, "target_version": report.target_version}
     ]

@@ -101,9 +101,9 @@ def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
         raise
 
 
-def _take_back_not_null(table: Table, stored: TableSchema, back: TableSchema, *, after_id: int) -> None:
+def _take_back_not_null(table: Table, stored_schema: TableSchema, back: TableSchema, *, after_id: int) -> None:
     """Make restored columns nullable if rows lack them that other writers committed with the schema in between."""
-    relaxed = with_nulls_of(back, stored)
+    relaxed = with_nulls_of(back, stored_schema)
     later_snapshots = (snapshot for snapshot in table.snapshots() if snapshot.id > after_id)
-    if relaxed != back and any(snapshot.schema_id == stored.id for snapshot in later_snapshots):
+    if relaxed != back and any(snapshot.schema_id == stored_schema.id for snapshot in later_snapshots):
         table.context.schemas.store_next(replace(relaxed, id=back.id + 1))

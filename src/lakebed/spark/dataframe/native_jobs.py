@@ -134,23 +134,24 @@ def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
     return columns
 
 
-def _keeps(source: spark.DataType, wanted: spark.DataType) -> bool:
+def _keeps(source: spark.DataType, wanted_type: spark.DataType) -> bool:
     """Whether Spark's cast keeps every value, and no member is null that is NOT NULL in the table."""
-    if isinstance(source, spark.NullType) or source == wanted:
+    if isinstance(source, spark.NullType) or source == wanted_type:
         return True
-    if type(source) in _WIDTHS and type(wanted) in _WIDTHS:
-        return _WIDTHS[type(source)] <= _WIDTHS[type(wanted)]
-    if isinstance(wanted, spark.StringType):
+    if type(source) in _WIDTHS and type(wanted_type) in _WIDTHS:
+        return _WIDTHS[type(source)] <= _WIDTHS[type(wanted_type)]
+    if isinstance(wanted_type, spark.StringType):
         return isinstance(source, spark.StringType | spark.CharType | spark.VarcharType)
     if isinstance(source, spark.FloatType):
-        return isinstance(wanted, spark.DoubleType)
-    if isinstance(source, spark.ArrayType) and isinstance(wanted, spark.ArrayType):
-        return source.elementType == wanted.elementType and (wanted.containsNull or not source.containsNull)
-    if isinstance(source, spark.MapType) and isinstance(wanted, spark.MapType):
-        is_same = (source.keyType, source.valueType) == (wanted.keyType, wanted.valueType)
-        return is_same and (wanted.valueContainsNull or not source.valueContainsNull)
-    if isinstance(source, spark.StructType) and isinstance(wanted, spark.StructType):
-        return source.names == wanted.names and all(
-            a.dataType == b.dataType and (b.nullable or not a.nullable) for a, b in zip(source, wanted, strict=True)
+        return isinstance(wanted_type, spark.DoubleType)
+    if isinstance(source, spark.ArrayType) and isinstance(wanted_type, spark.ArrayType):
+        return source.elementType == wanted_type.elementType and (wanted_type.containsNull or not source.containsNull)
+    if isinstance(source, spark.MapType) and isinstance(wanted_type, spark.MapType):
+        is_same = (source.keyType, source.valueType) == (wanted_type.keyType, wanted_type.valueType)
+        return is_same and (wanted_type.valueContainsNull or not source.valueContainsNull)
+    if isinstance(source, spark.StructType) and isinstance(wanted_type, spark.StructType):
+        return source.names == wanted_type.names and all(
+            a.dataType == b.dataType and (b.nullable or not a.nullable)
+            for a, b in zip(source, wanted_type, strict=True)
         )
     return False

@@ -275,14 +275,14 @@ def delete(
 
 
 def _until_unchanged(
-    table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
+    table: Table, make_rows: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
 ) -> Snapshot | None:
     """Commit rows that are computed from the newest version. Repeat if another writer changed that version's rows.
 
     Returns None if there are no rows, and no identifier to remember.
 
     Args:
-        made: computes the rows from the version to read.
+        make_rows: computes the rows from the version to read.
         **more: arguments of `_commit_rows`.
 
     Raises `Conflict`: other writers were faster in each attempt.
@@ -296,7 +296,7 @@ def _until_unchanged(
         basis = Basis(table.latest())
         table.refresh()
         try:
-            return _commit_rows(made(basis), table, options=options, basis=basis, **more)
+            return _commit_rows(make_rows(basis), table, options=options, basis=basis, **more)
         except Conflict as conflict:
             if tries == _TRIES_MAX or conflict.kind not in ("rows_changed", "schema_changed"):
                 raise

@@ -309,20 +309,20 @@ def _text(field: StructField) -> str:
     return field.dataType.simpleString() + ("" if field.nullable else " not null")
 
 
-def _check_type(asked: StructField, field: StructField | None) -> None:
+def _check_type(asked_field: StructField, field: StructField | None) -> None:
     """Refuse a column of a schema that the user gave, if the table lacks it or has another type."""
     if field is None:
         raise InvalidRequest(
-            f"The table has no column {asked.name!r}: leave it out of the schema given to Spark.",
+            f"The table has no column {asked_field.name!r}: leave it out of the schema given to Spark.",
             kind="unknown_column",
-            column=asked.name,
+            column=asked_field.name,
         )
-    if asked.dataType != field.dataType or (field.nullable and not asked.nullable):
+    if asked_field.dataType != field.dataType or (field.nullable and not asked_field.nullable):
         raise InvalidRequest(
-            f"Column {asked.name!r} is {_text(field)}, but the schema given to Spark says {_text(asked)}: "
+            f"Column {asked_field.name!r} is {_text(field)}, but the schema given to Spark says {_text(asked_field)}: "
             "give the table's type, or no schema, and cast afterwards.",
             kind="type_mismatch",
-            column=asked.name,
+            column=asked_field.name,
         )
 
 

@@ -58,12 +58,12 @@ def discard_written(table: Table, messages: Sequence[WriterCommitMessage | None]
     discard_changes(table.context, changes)
 
 
-def _bucket_error(written: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
+def _bucket_error(results: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
     """Return the error of a job in which several tasks wrote rows of one bucket, whose rows one task must number."""
     if task.settings.dynamic is not None:  # a key's bucket is chosen by one task
-        writers = sum(1 for message in written if message.changes)
+        writers = sum(1 for message in results if message.changes)
     elif task.settings.bucket_count > 0:
-        counts = Counter((change.partition, change.bucket) for message in written for change in message.changes)
+        counts = Counter((change.partition, change.bucket) for message in results for change in message.changes)
         writers = max(counts.values(), default=0)
     else:
         return None

@@ -255,10 +255,12 @@ def diff_versions(
     return _diff_by_key(old_rows, new, key_columns) if key_columns else _multiset_diff(old_rows, new)
 
 
-def _diff_by_key(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _diff_by_key(old_rows: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
     names = new.columns
     whole_row = functions.struct(*(exact_column(name) for name in names))
-    old_side = old.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole_row.alias("was"))
+    old_side = old_rows.select(
+        *(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole_row.alias("was")
+    )
     now = new.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole_row.alias("now"))
     same_key = functions.lit(True)
     for i in range(len(keys)):
@@ -281,11 +283,11 @@ def _changes(*rows: tuple[str, str]) -> Column:
     )
 
 
-def _multiset_diff(old: DataFrame, new: DataFrame) -> DataFrame:
+def _multiset_diff(old_rows: DataFrame, new: DataFrame) -> DataFrame:
     """Compare whole rows by their number of occurrences: one shuffle of both sides together."""
     names = new.columns
     surplus = "surplus of " + max(names, key=len)  # longer than every column's name, so it is unique
-    both_sides = new.withColumn(surplus, functions.lit(1)).union(old.withColumn(surplus, functions.lit(-1)))
+    both_sides = new.withColumn(surplus, functions.lit(1)).union(old_rows.withColumn(surplus, functions.lit(-1)))
     counts = both_sides.groupBy(*(exact_column(name) for name in names)).agg(
         functions.sum(exact_column(surplus)).alias(surplus)
     )

@@ -209,17 +209,17 @@ def _subtract(
     spark: SparkSession,
     store: bytes,
     home: RepositoryContext,
-    listed: pa.Table,
+    listing: pa.Table,
     *,
     ranges: Sequence[RangeOf],
-    staged: pa.ChunkedArray,
+    staged_ulids: pa.ChunkedArray,
 ) -> pa.Table:
     """As `lakebed.repo.collect.collect.Subtraction`, computed by Spark."""
-    if not listed.num_rows:
-        return listed
-    remaining = spark.createDataFrame(listed)
-    if len(staged):
-        remaining = remaining.join(spark.createDataFrame(pa.table({"ulid": staged})), on="ulid", how="left_anti")
+    if not listing.num_rows:
+        return listing
+    remaining = spark.createDataFrame(listing)
+    if len(staged_ulids):
+        remaining = remaining.join(spark.createDataFrame(pa.table({"ulid": staged_ulids})), on="ulid", how="left_anti")
     if ranges:
         named_addresses = _list_addresses(spark, store, ranges)
         try:

@@ -362,10 +362,10 @@ def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:
     return tuple(columns)
 
 
-def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
+def _reads_natively(written_with: TableSchema, fields: Sequence[DataField]) -> bool:
     """Whether Spark's reader and casts return exactly the same columns as lakebed's own reader."""
     in_file = {field.id: field for field in written_with.fields}
-    for field in wanted:
+    for field in fields:
         file_field = in_file.get(field.id)
         if file_field is None:
             continue
@@ -384,9 +384,9 @@ def is_native(field: DataField) -> bool:
     return _is_native(parse_type(field.type))
 
 
-def _is_native(parsed: Type) -> bool:
-    if parsed.root in ("TIME", "VARIANT", "MULTISET"):
+def _is_native(data_type: Type) -> bool:
+    if data_type.root in ("TIME", "VARIANT", "MULTISET"):
         return False
-    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (parsed.precision or 0) > MICROSECONDS:
+    if data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (data_type.precision or 0) > MICROSECONDS:
         return False
-    return all(map(_is_native, parsed.children)) and all(_is_native(member.type) for member in parsed.fields)
+    return all(map(_is_native, data_type.children)) and all(_is_native(member.type) for member in data_type.fields)

@@ -94,24 +94,24 @@ def _spark_of(field: DataField) -> spark.DataType:
     return spark_type
 
 
-def _spark_type(parsed: Type) -> spark.DataType | None:
+def _spark_type(data_type: Type) -> spark.DataType | None:
     """Return Spark's type; None if Spark does not have it, at any depth."""
-    if parsed.root in _PLAIN:
-        return _PLAIN[parsed.root]
-    if parsed.root == "DECIMAL":
-        return spark.DecimalType(parsed.precision or 0, parsed.scale or 0)
-    if parsed.root == "TIME":
-        return spark.TimeType(min(parsed.precision or 0, MICROSECONDS)) if hasattr(spark, "TimeType") else None
-    children = [_spark_type(child) for child in parsed.children]
-    if parsed.root == "ARRAY" and children[0] is not None:
-        return spark.ArrayType(children[0], containsNull=parsed.children[0].nullable)
-    if parsed.root == "MULTISET" and children[0] is not None:
+    if data_type.root in _PLAIN:
+        return _PLAIN[data_type.root]
+    if data_type.root == "DECIMAL":
+        return spark.DecimalType(data_type.precision or 0, data_type.scale or 0)
+    if data_type.root == "TIME":
+        return spark.TimeType(min(data_type.precision or 0, MICROSECONDS)) if hasattr(spark, "TimeType") else None
+    children = [_spark_type(child) for child in data_type.children]
+    if data_type.root == "ARRAY" and children[0] is not None:
+        return spark.ArrayType(children[0], containsNull=data_type.children[0].nullable)
+    if data_type.root == "MULTISET" and children[0] is not None:
         return spark.MapType(children[0], spark.IntegerType(), valueContainsNull=False)
-    if parsed.root == "MAP" and children[0] is not None and children[1] is not None:
-        return spark.MapType(children[0], children[1], valueContainsNull=parsed.children[1].nullable)
-    if parsed.root == "ROW":
+    if data_type.root == "MAP" and children[0] is not None and children[1] is not None:
+        return spark.MapType(children[0], children[1], valueContainsNull=data_type.children[1].nullable)
+    if data_type.root == "ROW":
         members = []
-        for member in parsed.fields:
+        for member in data_type.fields:
             member_type = _spark_type(member.type)
             if member_type is None:
                 return None

@@ -118,11 +118,11 @@ def _has_folder(field: DataField) -> bool:
     return parse_type(field.type).root in _FOLDERS
 
 
-def _is_writable(parsed: Type) -> bool:
-    if parsed.root in _TIMES:
-        return 3 < (parsed.precision or 0) <= MICROSECONDS
-    children = (*parsed.children, *(member.type for member in parsed.fields))
-    return parsed.root in _COLUMNS and all(map(_is_writable, children))
+def _is_writable(data_type: Type) -> bool:
+    if data_type.root in _TIMES:
+        return 3 < (data_type.precision or 0) <= MICROSECONDS
+    children = (*data_type.children, *(member.type for member in data_type.fields))
+    return data_type.root in _COLUMNS and all(map(_is_writable, children))
 
 
 def file_target(store: ObjectStore, schema: TableSchema, *, spark_schema: str) -> dict[str, Any]:
@@ -158,11 +158,11 @@ def _row_group_bytes(files: FileSettings) -> int:
     return _ROW_GROUP_BYTES if files.row_group_bytes == FileSettings().row_group_bytes else files.row_group_bytes
 
 
-def _has_no_dictionary(parsed: Type) -> bool:
+def _has_no_dictionary(data_type: Type) -> bool:
     """Whether Java's readers look up literals incorrectly in a dictionary; see `lakebed.table.codec.file_encoding`."""
-    if parsed.root == "DECIMAL":
-        return (parsed.precision or 0) > DECIMAL_DIGITS_OF_INT64
-    return parsed.root in ("FLOAT", "DOUBLE")
+    if data_type.root == "DECIMAL":
+        return (data_type.precision or 0) > DECIMAL_DIGITS_OF_INT64
+    return data_type.root in ("FLOAT", "DOUBLE")
 
 
 def _describe(field: DataField) -> dict[str, Any]:
@@ -182,16 +182,16 @@ def _with_ids(spark_schema: str, schema: TableSchema) -> str:
 _FIELD_ID: Final = "parquet.field.id"
 
 
-def _add_ids(spark_type: Any, parsed: Type) -> None:
-    if parsed.root == "ROW":
-        for member, inner in zip(spark_type["fields"], parsed.fields, strict=True):
+def _add_ids(spark_type: Any, data_type: Type) -> None:
+    if data_type.root == "ROW":
+        for member, inner in zip(spark_type["fields"], data_type.fields, strict=True):
             member["metadata"] = {} if inner.id is None else {_FIELD_ID: inner.id}
             _add_ids(member["type"], inner.type)
-    elif parsed.root == "ARRAY":
-        _add_ids(spark_type["elementType"], parsed.children[0])
-    elif parsed.root == "MAP":
-        _add_ids(spark_type["keyType"], parsed.children[0])
-        _add_ids(spark_type["valueType"], parsed.children[1])
+    elif data_type.root == "ARRAY":
+        _add_ids(spark_type["elementType"], data_type.children[0])
+    elif data_type.root == "MAP":
+        _add_ids(spark_type["keyType"], data_type.children[0])
+        _add_ids(spark_type["valueType"], data_type.children[1])
 
 
 def take_over_files(

@@ -171,13 +171,13 @@ def _string_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None) -> Slots
     return Slots(_zero_nulls(words, valid), valid, tail, buffer, starts, lengths)
 
 
-def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed: Type) -> Slots:
+def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, data_type: Type) -> Slots:
     halves = (
         _numbers(array, "<u8")
         if len(array) == 0
         else np.frombuffer(array.buffers()[1], dtype="<u8", count=2 * len(array), offset=array.offset * 16)
     )
-    if (parsed.precision or 0) <= COMPACT_DECIMAL_DIGITS_MAX:
+    if (data_type.precision or 0) <= COMPACT_DECIMAL_DIGITS_MAX:
         return Slots(_zero_nulls(np.ascontiguousarray(halves[::2]), valid), valid)
     big_endian = halves.view(np.uint8).reshape(-1, 16)[:, ::-1]
     sign = np.where(big_endian[:, 0] >= 0x80, 0xFF, 0).astype(np.uint8)
@@ -193,12 +193,12 @@ def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed:
     return Slots(lengths.astype(np.uint64), valid, tail, buffer, rows * 16 + dropped_counts, lengths)
 
 
-def _timestamp_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed: Type) -> Slots:
+def _timestamp_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, data_type: Type) -> Slots:
     ticks = _numbers(array, "<i8")
     if valid is not None:
         ticks = np.where(valid, ticks, 0)
     unit = array.type.unit
-    if (parsed.precision or 0) <= COMPACT_TIMESTAMP_PRECISION_MAX:
+    if (data_type.precision or 0) <= COMPACT_TIMESTAMP_PRECISION_MAX:
         millis = ticks * 1000 if unit == "s" else ticks
         return Slots(np.ascontiguousarray(millis).view(np.uint64), valid)
     millis, rest = np.divmod(ticks, _TICKS_PER_MILLI[unit])
@@ -363,9 +363,9 @@ def _check_inside(places: I64, sizes: I64, ends: I64) -> None:
         raise Corruption("A binary row points outside itself.")
 
 
-def _decode_decimal(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: Any, parsed: Type) -> pa.Array:
+def _decode_decimal(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: Any, data_type: Type) -> pa.Array:
     low, high = words, np.where(words >> np.uint64(63), np.uint64(2**64 - 1), np.uint64(0))
-    if (parsed.precision or 0) > COMPACT_DECIMAL_DIGITS_MAX:
+    if (data_type.precision or 0) > COMPACT_DECIMAL_DIGITS_MAX:
         sizes = np.where(null, 0, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
         places = np.where(null, bodies, bodies + (words >> np.uint64(32)).astype(np.int64))
         _check_inside(places, sizes, ends)
@@ -380,13 +380,13 @@ def _decode_decimal(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: Any
     else:
         halves = np.stack([low, high], axis=1).reshape(-1)
     validity = pa.array(~null).buffers()[1]
-    target = pa.decimal128(parsed.precision, parsed.scale)
+    target = pa.decimal128(data_type.precision, data_type.scale)
     return pa.Array.from_buffers(target, len(words), [validity, pa.py_buffer(np.ascontiguousarray(halves))])
 
 
-def _decode_timestamp(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: Any, parsed: Type) -> pa.Array:
-    target = arrow_type(parsed.text)
-    if (parsed.precision or 0) <= COMPACT_TIMESTAMP_PRECISION_MAX:
+def _decode_timestamp(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: Any, data_type: Type) -> pa.Array:
+    target = arrow_type(data_type.text)
+    if (data_type.precision or 0) <= COMPACT_TIMESTAMP_PRECISION_MAX:
         millis = words.view(np.int64)
         ticks = millis // 1000 if target.unit == "s" else millis
     else:

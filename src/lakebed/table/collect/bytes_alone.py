@@ -132,10 +132,10 @@ class _Pass:
         """Whether rollbacks restored files, so that a file may be missing between two versions that have it."""
         return len(self.versions.restored_ids) > 0
 
-    def _load(self, judged: Sequence[_Version]) -> None:
+    def _load(self, versions: Sequence[_Version]) -> None:
         """Read the snapshots and the lists of the versions and their neighbours."""
         needed_ids = {
-            version_id for version in judged for version_id in (version.id, version.before, version.after)
+            version_id for version in versions for version_id in (version.id, version.before, version.after)
         } - {UNKNOWN}
         self.snapshots = {tag.snapshot.id: tag.snapshot for tag in self.branch.tags.list_all()}
         live_ids = [version_id for version_id in needed_ids if self.versions.is_live(version_id)]
@@ -157,11 +157,11 @@ class _Pass:
 
         return read_each(self.branch.store, attempt, items, environment=self.branch.environment)
 
-    def _manifests(self, judged: Sequence[_Version]) -> tuple[IntArray, pa.Table]:
+    def _manifests(self, versions: Sequence[_Version]) -> tuple[IntArray, pa.Table]:
         """Manifests that neither neighbour has."""
         owners: list[int] = []
         new: list[ManifestMeta] = []
-        for version in judged:
+        for version in versions:
             metas = self.metas[version.id]
             names = {meta.file_name for meta in self.metas.get(version.after, ())}
             if self.has_holes or any(meta.added_snapshot is None for meta in metas):
@@ -181,9 +181,9 @@ class _Pass:
         )
         return numbers, table
 
-    def _lists(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
+    def _lists(self, versions: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
         """Lists and changelogs, which belong to one version. A version whose changelog is unreadable is left out."""
-        snapshots = [self.snapshots[version.id] for version in judged]
+        snapshots = [self.snapshots[version.id] for version in versions]
         try:
             table = referenced.own_lists(snapshots)
         except Unreadable:
@@ -195,14 +195,14 @@ class _Pass:
         """The manifests that came after the previous version."""
         return [meta for meta in metas if meta.added_snapshot is None or meta.added_snapshot > version.before]
 
-    def _data(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
+    def _data(self, versions: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
         """Data files that neither neighbour has."""
-        metas_of = {version.id: self._since(self.metas[version.id], version) for version in judged}
-        after = {version.id: self._since(self.metas.get(version.after, ()), version) for version in judged}
+        metas_of = {version.id: self._since(self.metas[version.id], version) for version in versions}
+        after = {version.id: self._since(self.metas.get(version.after, ()), version) for version in versions}
         entries = self._entries([meta for part in (metas_of, after) for metas in part.values() for meta in metas])
         readable = {
             version.id
-            for version in judged
+            for version in versions
             if all(meta.file_name in entries.ranges for meta in (*metas_of[version.id], *after[version.id]))
         }
         owners, rows = _live(
@@ -216,7 +216,7 @@ class _Pass:
             owners * place_count + entries.places[rows], later_owners * place_count + entries.places[later_rows]
         )
         owners, rows = owners[has_died], rows[has_died]
-        before = {version.id: version.before for version in judged}
+        before = {version.id: version.before for version in versions}
         before_ids = np.array([before[owner] for owner in owners.tolist()], np.int64)
         born = entries.rows["commit_snapshot"].to_numpy()[rows]
         is_new = np.ones(len(rows), np.bool_) if self.has_holes else (born == UNKNOWN) | (born > before_ids)

@@ -210,7 +210,7 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
     case.keep_named(born == UNKNOWN, fork, "of the branch's origin")
 
 
-def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
+def _keep_unpinned(case: _Case, is_kept: BoolArray) -> None:
     """Keep what is referenced by branches without a fork pin, and by branches that were published."""
     pins = {tag.name for tag in case.versions.tags}
     if not case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders:
@@ -220,7 +220,7 @@ def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
         folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
         published = {path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for path in marks}
         names = [name for folder in folders if (name := parse_branch(folder)) is not None]
-        _keep_of_branches(case, everything, [n for n in names if n in published or fork_pin(n) not in pins])
+        _keep_of_branches(case, is_kept, [n for n in names if n in published or fork_pin(n) not in pins])
         # If a published branch was renamed while it was read, the mark of its new name exists by now.
         before, marks = marks, _list_published_marks(case.branch)
         if marks <= before:
@@ -231,15 +231,15 @@ def _list_published_marks(branch: TableBranch) -> frozenset[str]:
     return frozenset(meta.path for meta in branch.store.list(PUBLISHED_FOLDER))
 
 
-def _keep_of_branches(case: _Case, everything: BoolArray, names: Sequence[str]) -> None:
+def _keep_of_branches(case: _Case, is_kept: BoolArray, names: Sequence[str]) -> None:
     for name in names:
         branch = case.branch.of_branch(name)
         try:
             versions = read_live_versions(branch)
             for snapshot_id in versions.ids.tolist():
-                case.keep_named(everything, versions.load(branch, snapshot_id), f"of the branch {name}")
+                case.keep_named(is_kept, versions.load(branch, snapshot_id), f"of the branch {name}")
         except Unreadable as error:
-            case.unreadable(everything, f"the branch {name}", error)
+            case.unreadable(is_kept, f"the branch {name}", error)
 
 
 def _keep_nearest(case: _Case, which: BoolArray, nearest: IntArray) -> None:

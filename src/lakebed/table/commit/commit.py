@@ -501,11 +501,11 @@ class _Commit:
             names = {file.file_name for change in numbered for file in change.added}
             self.renumbered = frozenset(path for path in self.written if path.rpartition("/")[2] in names)
 
-    def _check_schemas(self, staged: StagedChange) -> None:
+    def _check_schemas(self, staged_change: StagedChange) -> None:
         """Raise `Conflict` if the change was made under a schema whose rows the newest one cannot carry."""
         basis = self.request.basis.snapshot if self.request.basis is not None else None
         check_schemas(
-            staged.changes,
+            staged_change.changes,
             newest=self.schema,
             schema_of=self.branch.schemas.load,
             upserts=self.request.kind == "APPEND",
@@ -513,18 +513,18 @@ class _Commit:
             wanted=self.request.schema_id,
         )
 
-    def _index_of(self, staged: StagedChange) -> str | None:
+    def _index_of(self, staged_change: StagedChange) -> str | None:
         """The index manifest of the result. It is written when the change contains key hashes or deleted rows."""
-        source_snapshot = staged.keeps or staged.base
+        source_snapshot = staged_change.keeps or staged_change.base
         before = source_snapshot.index_manifest if source_snapshot else None
-        if staged.keeps is not None:
+        if staged_change.keeps is not None:
             return before
         return index_after(
             self.branch,
             before,
-            entries=staged.entries,
-            changes=staged.changes,
-            drops=staged.drops,
+            entries=staged_change.entries,
+            changes=staged_change.changes,
+            drops=staged_change.drops,
             put=lambda body: self._put_index("index", self.branch.layout.index, body),
             put_manifest=lambda body: self._put_index("index-manifest", self.branch.layout.manifest, body),
         )
@@ -614,12 +614,12 @@ class _Commit:
             deltas.append((snapshot, self.branch.manifests.delta_entries(snapshot)))
         return deltas
 
-    def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
+    def _merge(self, staged_change: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
         """The base list: all manifests of `base`. Small neighbours are merged when that is worth its cost."""
-        if staged.live is not None:
-            live_metas = self._write_manifests(staged.live)
+        if staged_change.live is not None:
+            live_metas = self._write_manifests(staged_change.live)
             return [replace(meta, added_snapshot=snapshot_id) for meta in live_metas]
-        metas = [] if staged.base is None else list(self.branch.manifests.all_metas(staged.base))
+        metas = [] if staged_change.base is None else list(self.branch.manifests.all_metas(staged_change.base))
         count_min = self.options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
             metas,
@@ -627,7 +627,7 @@ class _Commit:
             target_bytes=self.options.get(MANIFEST_TARGET_FILE_SIZE),
             full_threshold_bytes=self.options.get(MANIFEST_FULL_COMPACTION_SIZE),
         )
-        if staged.fold_base and metas:
+        if staged_change.fold_base and metas:
             plan = MergePlan(runs=((0, len(metas)),), full=True)
         for start, end in reversed(plan.runs):
             run = metas[start:end]
@@ -716,27 +716,27 @@ class _Commit:
             return None
         return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
-    def _note_race(self, lost: LakebedError) -> None:
+    def _note_race(self, error: LakebedError) -> None:
         """Set how long the next try waits, and the limits of further tries. Raise when no try can win."""
         self.tries += 1
-        self.backoff.note(lost)
+        self.backoff.note(error)
         if self.stuck >= _STUCK_TRIES_MAX:
             self._discard()
-            if isinstance(lost, NotFound) or lost.kind == "branch_moved":
+            if isinstance(error, NotFound) or error.kind == "branch_moved":
                 raise Conflict(
                     f"What the newest snapshot before {self.lost_id} names is not there: the branch was reset while it "
                     "was committed, and its writer has not withdrawn it. Nothing was changed: reset the folder of the "
                     "table once more, or the branch.",
                     kind="commit_stuck",
                     id=self.lost_id,
-                ) from lost
+                ) from error
             raise Conflict(
                 f"The commit was tried {self.stuck + 1} times as snapshot {self.lost_id}, and each time "
                 f"snapshot {self.lost_id} is taken, although the newest that can be seen is older. Nothing was "
                 "changed: run `lakebed fsck` on the table, and look whether another client is rolling it back.",
                 kind="commit_stuck",
                 id=self.lost_id,
-            ) from lost
+            ) from error
         backoff, timeout_ms = self.backoff, self.options.get(COMMIT_TIMEOUT)
         backoff.attempts_max = self._retries_max + 1
         if timeout_ms is not None:

@@ -68,7 +68,7 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
             snapshot=snapshot_id,
         )
     if key_types:
-        _check_keys_apart(entries, live=live, deletes=deletes, key_types=key_types, snapshot_id=snapshot_id)
+        _check_keys_apart(entries, live_entries=live, deletes=deletes, key_types=key_types, snapshot_id=snapshot_id)
 
 
 def check_schemas(
@@ -144,7 +144,7 @@ def _schema_changed(made_under: int, newest: TableSchema) -> Conflict:
 
 
 def _check_keys_apart(
-    entries: pa.Table, *, live: pa.Table, deletes: pa.Table, key_types: Sequence[str], snapshot_id: int
+    entries: pa.Table, *, live_entries: pa.Table, deletes: pa.Table, key_types: Sequence[str], snapshot_id: int
 ) -> None:
     added_entries = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.greater(entries["level"], 0)))
     if added_entries.num_rows == 0:
@@ -152,10 +152,10 @@ def _check_keys_apart(
     columns = [*IDENTITY, "min_key", "max_key"]
     level = ["partition", "bucket", "level"]
     added_entries = added_entries.select(columns)
-    live_levels, added_levels = row_codes(level, live, added_entries)
-    live_files, deleted_files, added_files = row_codes(IDENTITY, live, deletes, added_entries)
+    live_levels, added_levels = row_codes(level, live_entries, added_entries)
+    live_files, deleted_files, added_files = row_codes(IDENTITY, live_entries, deletes, added_entries)
     is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
-    near_entries = live.select(columns).filter(pa.array(is_near))
+    near_entries = live_entries.select(columns).filter(pa.array(is_near))
     ranges = pa.concat_tables([near_entries, added_entries], promote_options="default")
     # Compare in the order in which rows are merged: 0.0 is above -0.0, NaN is the greatest float, and dates may have
     # any year.

@@ -76,15 +76,17 @@ def number_after(
     ]
 
 
-def _entries_near(live: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.Table:
+def _entries_near(live_entries: pa.Table, buckets: Collection[tuple[bytes, int]]) -> pa.Table:
     """The entries of some buckets with the columns of `BucketIndex`, perhaps with entries of others.
 
     A change touches few buckets of many.
     """
-    partitions = pa.array({partition for partition, _ in buckets}, live.schema.field("partition").type)
-    numbers = pa.array({bucket for _, bucket in buckets}, live.schema.field("bucket").type)
-    is_near = pc.and_(pc.is_in(live["partition"], value_set=partitions), pc.is_in(live["bucket"], value_set=numbers))
-    return live.select(["partition", "bucket", "max_sequence_number", "total_buckets"]).filter(is_near)
+    partitions = pa.array({partition for partition, _ in buckets}, live_entries.schema.field("partition").type)
+    numbers = pa.array({bucket for _, bucket in buckets}, live_entries.schema.field("bucket").type)
+    is_near = pc.and_(
+        pc.is_in(live_entries["partition"], value_set=partitions), pc.is_in(live_entries["bucket"], value_set=numbers)
+    )
+    return live_entries.select(["partition", "bucket", "max_sequence_number", "total_buckets"]).filter(is_near)
 
 
 def _renumber(

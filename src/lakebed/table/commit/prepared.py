@@ -253,10 +253,10 @@ def _complete(
     entries = branch.manifests.concat_entries(delta)
     _check_entries(branch, entries, live_entries, schema)
     _check_change(branch, snapshot, entries, live_entries, schema)
-    missing_file = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live=live_entries))
+    missing_file = find_gone_file(branch, entries, schema, select_new=partial(_select_new, live_entries=live_entries))
     if missing_file is not None:
         raise _invalid(f"the file {missing_file}, which it adds, is not there; {explain_gone(branch)}")
-    check_columns(branch, entries, schema, select_new=partial(_select_new, live=live_entries))
+    check_columns(branch, entries, schema, select_new=partial(_select_new, live_entries=live_entries))
     if snapshot.changelog_manifest_list is not None:
         logs = _load_metas(branch, snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size)
         _check_entries(branch, branch.manifests.concat_entries(logs), live_entries, schema)
@@ -282,8 +282,8 @@ def _complete(
     )
 
 
-def _select_new(entries: pa.Table, *, live: pa.Table) -> pa.Table:
-    return entries.filter(pc.invert(pc.is_in(entries["file_name"], value_set=live["file_name"])))
+def _select_new(entries: pa.Table, *, live_entries: pa.Table) -> pa.Table:
+    return entries.filter(pc.invert(pc.is_in(entries["file_name"], value_set=live_entries["file_name"])))
 
 
 def _check_members(snapshot: Snapshot, head: Snapshot | None) -> None:
@@ -325,22 +325,24 @@ def _load_metas(branch: TableBranch, name: str, size_bytes: int | None) -> list[
     return metas
 
 
-def _check_base(branch: TableBranch, base: Sequence[ManifestMeta], head: Snapshot | None, live: pa.Table) -> None:
+def _check_base(
+    branch: TableBranch, base: Sequence[ManifestMeta], head: Snapshot | None, live_entries: pa.Table
+) -> None:
     """Raise unless the base list has exactly the live files of the newest snapshot."""
     of_head = [] if head is None else branch.manifests.all_metas(head)
     if [meta.file_name for meta in base] == [meta.file_name for meta in of_head]:
         return
     _check_names(meta.file_name for meta in base)
     base_entries = branch.manifests.live_of(base)
-    live_codes, base_codes = row_codes(IDENTITY, live, base_entries)
+    live_codes, base_codes = row_codes(IDENTITY, live_entries, base_entries)
     if len(live_codes) != len(base_codes) or not np.isin(live_codes, base_codes).all():
         raise _invalid(
-            f"its base list has {base_entries.num_rows} live files, and not the {live.num_rows} of snapshot "
+            f"its base list has {base_entries.num_rows} live files, and not the {live_entries.num_rows} of snapshot "
             f"{0 if head is None else head.id}, on which it is to be committed"
         )
 
 
-def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schema: TableSchema) -> None:
+def _check_entries(branch: TableBranch, entries: pa.Table, live_entries: pa.Table, schema: TableSchema) -> None:
     """Raise unless every entry is a file of this table: a plain name, in a bucket's folder or at an external path."""
     _check_names(entries["file_name"].to_pylist())
     _check_names(itertools.chain.from_iterable(entries["extra_files"].to_pylist()))
@@ -352,7 +354,7 @@ def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schem
     if entries["external_path"].null_count == entries.num_rows:
         return
     outside = entries.filter(pc.and_(pc.is_valid(entries["external_path"]), pc.equal(entries["kind"], ADD)))
-    outside = outside.filter(pc.invert(pc.is_in(outside["external_path"], value_set=live["external_path"])))
+    outside = outside.filter(pc.invert(pc.is_in(outside["external_path"], value_set=live_entries["external_path"])))
     is_own = OwnFiles(branch.store, folders_of.folders).among(outside)
     if not is_own.all():
         path = outside["external_path"].to_pylist()[int(np.argmin(is_own))]
@@ -360,7 +362,7 @@ def _check_entries(branch: TableBranch, entries: pa.Table, live: pa.Table, schem
 
 
 def _check_change(
-    branch: TableBranch, snapshot: Snapshot, entries: pa.Table, live: pa.Table, schema: TableSchema
+    branch: TableBranch, snapshot: Snapshot, entries: pa.Table, live_entries: pa.Table, schema: TableSchema
 ) -> None:
     """Raise `Conflict` unless the change fits the newest snapshot, by the rules of every commit of lakebed."""
     # A change has few files: comparing them as Python texts takes less time than Arrow's overhead.
@@ -372,12 +374,12 @@ def _check_change(
     snapshot_id = snapshot.id - 1
     if rests_on_state(entries):
         keys = [field.type for field in schema.key_fields]
-        check_fits(entries, live=live, key_types=keys, snapshot_id=snapshot_id)
+        check_fits(entries, live=live_entries, key_types=keys, snapshot_id=snapshot_id)
     deleted_names = {name for name, _ in deleted_files}
     new_files = [(name, schema_id) for name, schema_id in added_files if name not in deleted_names]
-    is_twice = pc.is_in(live["file_name"], value_set=pa.array([name for name, _ in new_files], pa.string()))
+    is_twice = pc.is_in(live_entries["file_name"], value_set=pa.array([name for name, _ in new_files], pa.string()))
     if pc.any(is_twice).as_py():
-        name = live["file_name"].filter(is_twice)[0].as_py()
+        name = live_entries["file_name"].filter(is_twice)[0].as_py()
         raise Conflict(
             f"The file {name} is in snapshot {snapshot_id} already: this change was committed before. Nothing was "
             "changed.",
@@ -399,7 +401,7 @@ def _check_index(
     snapshot: Snapshot,
     head: Snapshot | None,
     entries: pa.Table,
-    live: pa.Table,
+    live_entries: pa.Table,
     schema: TableSchema,
 ) -> None:
     """Raise unless the index files keep what the newest snapshot has: deleted rows deleted, one bucket for a key."""
@@ -416,11 +418,11 @@ def _check_index(
         _check_names(entry.file_name for entry in index)
         if any(entry.external_path is not None for entry in index):
             raise _invalid("an index file lies outside the table")
-        _check_vectors(branch, index, vectors, entries, live)
+        _check_vectors(branch, index, vectors, entries, live_entries)
         _check_hashes(branch, index, known_entries)
     # Where a key may move between partitions, other clients keep no index in the table.
     if is_dynamic(schema) and set(schema.partition_keys) <= set(schema.primary_keys):
-        _check_index_is_whole(branch, snapshot, index, known_entries, entries, live)
+        _check_index_is_whole(branch, snapshot, index, known_entries, entries, live_entries)
 
 
 def _check_compaction(branch: TableBranch, entries: pa.Table, vectors: Mapping[str, VectorPlace]) -> None:
@@ -454,11 +456,11 @@ def _check_vectors(
     index: Sequence[IndexEntry],
     vectors: Mapping[str, VectorPlace],
     entries: pa.Table,
-    live: pa.Table,
+    live_entries: pa.Table,
 ) -> None:
     deleted_names = entries.filter(pc.not_equal(entries["kind"], ADD))["file_name"]
     added_names = entries.filter(pc.equal(entries["kind"], ADD))["file_name"]
-    stays = (set(live["file_name"].to_pylist()) - set(deleted_names.to_pylist())) | set(added_names.to_pylist())
+    stays = (set(live_entries["file_name"].to_pylist()) - set(deleted_names.to_pylist())) | set(added_names.to_pylist())
     now = places_of(index, branch.layout)
     load = partial(load_positions, branch.store)
     for name, place in vectors.items():
@@ -477,9 +479,9 @@ def _rows_changed(name: str) -> Conflict:
     )
 
 
-def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], known: Sequence[IndexEntry]) -> None:
+def _check_hashes(branch: TableBranch, index: Sequence[IndexEntry], index_entries: Sequence[IndexEntry]) -> None:
     """Raise `Conflict` if a key of a dynamic bucket would be in two buckets. Cost: 1 GET an index file not cached."""
-    names = {entry.file_name for entry in known}
+    names = {entry.file_name for entry in index_entries}
     changed_partitions = {
         entry.partition for entry in index if entry.index_type == HASH and entry.file_name not in names
     }
@@ -499,9 +501,9 @@ def _check_index_is_whole(
     branch: TableBranch,
     snapshot: Snapshot,
     index: Sequence[IndexEntry],
-    known: Sequence[IndexEntry],
+    index_entries: Sequence[IndexEntry],
     entries: pa.Table,
-    live: pa.Table,
+    live_entries: pa.Table,
 ) -> None:
     """Raise `Conflict` if the index of dynamic buckets lacks keys that may be stored: they would get a second bucket.
 
@@ -509,16 +511,16 @@ def _check_index_is_whole(
     """
     is_added = pc.equal(entries["kind"], ADD)
     deleted_names = entries.filter(pc.invert(is_added))["file_name"]
-    remaining_entries = live.filter(pc.invert(pc.is_in(live["file_name"], value_set=deleted_names)))
+    remaining_entries = live_entries.filter(pc.invert(pc.is_in(live_entries["file_name"], value_set=deleted_names)))
     needed_places = {*_buckets_of(remaining_entries)}
     if snapshot.commit_kind != "OVERWRITE":
-        needed_places |= {*_buckets_of(live)}
+        needed_places |= {*_buckets_of(live_entries)}
     hashes_of: dict[tuple[bytes, int], list[IndexEntry]] = {}
     for entry in index:
         if entry.index_type == HASH:
             hashes_of.setdefault((entry.partition, entry.bucket), []).append(entry)
     names = {entry.file_name for entry in index}
-    for entry in known:
+    for entry in index_entries:
         place = entry.partition, entry.bucket
         if entry.index_type != HASH or entry.file_name in names or place not in needed_places:
             continue

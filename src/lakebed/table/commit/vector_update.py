@@ -215,8 +215,8 @@ def _cut(vectors: Mapping[str, Positions]) -> Iterator[dict[str, Positions]]:
     yield part
 
 
-def _check_kinds(kept: Sequence[IndexEntry]) -> None:
-    kinds = {entry.index_type for entry in kept} - {DELETION_VECTORS}
+def _check_kinds(kept_entries: Sequence[IndexEntry]) -> None:
+    kinds = {entry.index_type for entry in kept_entries} - {DELETION_VECTORS}
     if kinds:
         raise UnsupportedFormat(
             f"The table has index files of the kinds {', '.join(sorted(kinds))}, which would not fit its rows after "

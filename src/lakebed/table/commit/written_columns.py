@@ -82,9 +82,9 @@ def check_columns(
                 )
 
 
-def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
+def _find_other(file_schema: pa.Schema, schema: TableSchema) -> pa.Field | None:
     """A column of a file that a schema lacks, or has as another kind of type."""
-    for field in written:
+    for field in file_schema:
         if field.name in SYSTEM_COLUMNS or field.name.startswith(KEY_PREFIX):
             continue
         column = schema.field_by_name(field.name)
@@ -93,7 +93,7 @@ def _find_other(written: pa.Schema, schema: TableSchema) -> pa.Field | None:
     return None
 
 
-def _is_alike(written: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_alike(file_type: pa.DataType, wanted_type: pa.DataType) -> bool:
     """Whether two types may belong to one column: clients write some types differently."""
-    written_kinds, wanted_kinds = ([is_kind(kind) for is_kind in _KINDS] for kind in (written, wanted))
+    written_kinds, wanted_kinds = ([is_kind(kind) for is_kind in _KINDS] for kind in (file_type, wanted_type))
     return written_kinds == wanted_kinds or not any(written_kinds) or not any(wanted_kinds)

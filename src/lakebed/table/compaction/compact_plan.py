@@ -234,15 +234,15 @@ class _Bucket:
 
 
 def _sharing_keys(
-    fresh: Sequence[DataFile], older: Sequence[DataFile], *, schema: TableSchema
+    new_files: Sequence[DataFile], older: Sequence[DataFile], *, schema: TableSchema
 ) -> tuple[set[str], list[DataFile]]:
     """The names of the new files that may share keys with older ones, and those older ones."""
-    if not fresh or not older:
+    if not new_files or not older:
         return set(), []
-    names = {file.file_name for file in fresh}
+    names = {file.file_name for file in new_files}
     sharing_names: set[str] = set()
     older_files: list[DataFile] = []
-    for section in key_sections([*fresh, *older], schema=schema):
+    for section in key_sections([*new_files, *older], schema=schema):
         new = {file.file_name for file in section} & names
         if new and len(new) < len(section):
             sharing_names |= new

@@ -101,13 +101,15 @@ class Lookup:
                 vectors[file.file_name] = encode_positions(positions)
         return vectors, emptied
 
-    def _merge_rows(self, fresh: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]) -> pa.Table:
+    def _merge_rows(
+        self, new_rows: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]
+    ) -> pa.Table:
         """Merge the new rows with the older rows of their keys, and note the older rows that are replaced."""
-        keys = np.unique(np.concatenate([codes for _, codes in fresh]))
+        keys = np.unique(np.concatenate([codes for _, codes in new_rows]))
         matches = [match for match in (_of_keys(rows, codes, keys) for rows, codes in lower) if match.rows.num_rows]
         order = self._engine.order
-        tables = [rows for rows, _ in fresh]
-        runs = [codes for _, codes in fresh]
+        tables = [rows for rows, _ in new_rows]
+        runs = [codes for _, codes in new_rows]
         if matches and not self._engine.replaces_rows:
             for match in matches:
                 self._note(match.rows)

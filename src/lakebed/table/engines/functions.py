@@ -75,9 +75,9 @@ def _pick_by(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Arr
     return values
 
 
-def _unless_retracted(at: Positions, rows: KeyRows) -> Positions:
+def _unless_retracted(positions: Positions, rows: KeyRows) -> Positions:
     """The given rows, with `NONE` for those that take a row back."""
-    return np.where((at != NONE) & rows.retracts[at], NONE, at)
+    return np.where((positions != NONE) & rows.retracts[positions], NONE, positions)
 
 
 def _last(_: pa.Array, rows: KeyRows) -> Positions:

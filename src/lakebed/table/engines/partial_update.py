@@ -192,8 +192,8 @@ class _GroupRows:
         return _values_at(self.arrived.of(rows.column(name)), positions)
 
 
-def _values_at(column: pa.Array, at: Positions) -> pa.Array:
-    return column.take(pa.array(at, mask=at == NONE))
+def _values_at(column: pa.Array, positions: Positions) -> pa.Array:
+    return column.take(pa.array(positions, mask=positions == NONE))
 
 
 def _in_any_parts(function: ColumnFunction) -> bool:

@@ -237,20 +237,20 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _reads_as(actual: pa.DataType, wanted: pa.DataType) -> bool:
+def _reads_as(actual: pa.DataType, wanted_type: pa.DataType) -> bool:
     """Whether a type in a file is the table's type. Members that are NOT NULL in the table must be so in the file."""
     types = pa.types
     actual = _plain(actual)
-    if types.is_map(actual) and types.is_map(wanted):
-        pairs = [(actual.key_field, wanted.key_field), (actual.item_field, wanted.item_field)]
-    elif types.is_struct(actual) and types.is_struct(wanted):
-        if [member.name for member in actual] != [member.name for member in wanted]:
+    if types.is_map(actual) and types.is_map(wanted_type):
+        pairs = [(actual.key_field, wanted_type.key_field), (actual.item_field, wanted_type.item_field)]
+    elif types.is_struct(actual) and types.is_struct(wanted_type):
+        if [member.name for member in actual] != [member.name for member in wanted_type]:
             return False
-        pairs = list(zip(actual, wanted, strict=True))
-    elif types.is_list(actual) and types.is_list(wanted):
-        pairs = [(actual.value_field, wanted.value_field)]
+        pairs = list(zip(actual, wanted_type, strict=True))
+    elif types.is_list(actual) and types.is_list(wanted_type):
+        pairs = [(actual.value_field, wanted_type.value_field)]
     else:
-        return bool(actual == wanted)
+        return bool(actual == wanted_type)
     return all(_reads_as(a.type, b.type) and (b.nullable or not a.nullable) for a, b in pairs)
 
 

@@ -323,14 +323,14 @@ def find_unneeded(
 
 
 def _pack_keyed(
-    entries: pa.Table, places: _KeyedRows, weights: IntArray, kept: BoolArray, *, target_bytes: int
+    entries: pa.Table, places: _KeyedRows, weights: IntArray, is_kept: BoolArray, *, target_bytes: int
 ) -> list[tuple[int, bool, IntArray]]:
     """``(group, needs a merge, rows in merge order)`` of every pack of a primary-key table, in order of the groups.
 
     In each group sections of one plain file are packed, and sections to merge are packed, both in key order.
 
     Args:
-        weights, kept: by row.
+        weights, is_kept: by row.
     """
     order, group_of, low, starts = places.order, places.group_of, places.low, places.starts()
     if len(order) == 0:
@@ -338,7 +338,7 @@ def _pack_keyed(
     counts = np.diff(np.append(starts, len(order)))
     is_single = counts == 1
     is_plain_section = is_single & _plain_rows(entries)[order[starts]]
-    plain_starts = starts[is_plain_section & kept[order[starts]]]
+    plain_starts = starts[is_plain_section & is_kept[order[starts]]]
     rows, row_groups = order[plain_starts], group_of[plain_starts]
     packs = [
         (number, False, part)

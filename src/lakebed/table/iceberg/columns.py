@@ -142,23 +142,23 @@ def _ids_in(number: int, kind: IcebergType) -> Iterator[int]:
                 yield from _ids_in(kind[f"{part}-id"], kind[part])
 
 
-def _parts_of(parsed: Type, field_id: int) -> Iterator[tuple[int, Type]]:
+def _parts_of(data_type: Type, field_id: int) -> Iterator[tuple[int, Type]]:
     """A column and everything inside it, with ids."""
-    return _walk(parsed, field_id, field_id, 0)
+    return _walk(data_type, field_id, field_id, 0)
 
 
-def _walk(parsed: Type, number: int, inside_id: int, depth: int) -> Iterator[tuple[int, Type]]:
-    yield number, parsed
-    for part_number, part in part_ids(parsed, inside_id, depth):
+def _walk(data_type: Type, number: int, inside_id: int, depth: int) -> Iterator[tuple[int, Type]]:
+    yield number, data_type
+    for part_number, part in part_ids(data_type, inside_id, depth):
         yield from _walk(part, part_number, inside_id, depth + 1)
-    for member in parsed.fields:
+    for member in data_type.fields:
         member_id = -1 if member.id is None else member.id
         yield from _walk(member.type, member_id, member_id, 0)
 
 
-def _find_misfit(parsed: Type, field_id: int, before: Mapping[int, set[Type]]) -> str | None:
+def _find_misfit(data_type: Type, field_id: int, before: Mapping[int, set[Type]]) -> str | None:
     """Why the values of a column in some file cannot be read as the present type; None: all can."""
-    for number, part in _parts_of(parsed, field_id):
+    for number, part in _parts_of(data_type, field_id):
         for old_part in sorted(before.get(number, ()), key=str):
             if part.is_nested or old_part.is_nested:
                 if part.root != old_part.root:
@@ -183,24 +183,24 @@ def _identifier_ids(schema: TableSchema, left_out: Mapping[str, str]) -> tuple[i
     return tuple(sorted(key.id for key in keys)) if is_allowed else ()
 
 
-def _type_of(parsed: Type, field_id: int) -> tuple[IcebergType | None, str | None]:
+def _type_of(data_type: Type, field_id: int) -> tuple[IcebergType | None, str | None]:
     """The Iceberg type of a column, or None and the reason."""
-    if not parsed.is_nested:
-        return _plain_type_of(parsed)
-    if parsed.root == "MULTISET":
+    if not data_type.is_nested:
+        return _plain_type_of(data_type)
+    if data_type.root == "MULTISET":
         return None, _REASONS["MULTISET"]
-    ids = Counter(number for number, _ in _parts_of(parsed, field_id))
+    ids = Counter(number for number, _ in _parts_of(data_type, field_id))
     if max(ids.values()) > 1 or not all(0 <= number <= _ID_MAX for number in ids):
         return None, "parts of it have the same id in data files, which Iceberg does not take"
-    return _nested_type_of(parsed, field_id, 0)
+    return _nested_type_of(data_type, field_id, 0)
 
 
-def _nested_type_of(parsed: Type, inside_id: int, depth: int) -> tuple[IcebergType | None, str | None]:
-    if not parsed.is_nested or parsed.root == "MULTISET":
-        return _plain_type_of(parsed)
-    if parsed.root == "ROW":
+def _nested_type_of(data_type: Type, inside_id: int, depth: int) -> tuple[IcebergType | None, str | None]:
+    if not data_type.is_nested or data_type.root == "MULTISET":
+        return _plain_type_of(data_type)
+    if data_type.root == "ROW":
         members: list[dict[str, Any]] = []
-        for member in parsed.fields:
+        for member in data_type.fields:
             assert member.id is not None  # else the ids of the column were not in order
             kind, reason = _nested_type_of(member.type, member.id, 0)
             if kind is None:
@@ -208,10 +208,10 @@ def _nested_type_of(parsed: Type, inside_id: int, depth: int) -> tuple[IcebergTy
             member_field = {"id": member.id, "name": member.name, "required": not member.type.nullable, "type": kind}
             members.append(member_field | ({} if member.description is None else {"doc": member.description}))
         return {"type": "struct", "fields": members}, None
-    is_list = parsed.root == "ARRAY"
+    is_list = data_type.root == "ARRAY"
     document: dict[str, Any] = {"type": "list" if is_list else "map"}
     names = ("element",) if is_list else ("key", "value")
-    for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=True):
+    for name, (number, part) in zip(names, part_ids(data_type, inside_id, depth), strict=True):
         kind, reason = _nested_type_of(part, inside_id, depth + 1)
         if kind is None:
             return None, f"of its {name}s: {reason}"
@@ -221,21 +221,21 @@ def _nested_type_of(parsed: Type, inside_id: int, depth: int) -> tuple[IcebergTy
     return document, None
 
 
-def _plain_type_of(parsed: Type) -> tuple[str | None, str | None]:
-    if parsed.root in _PLAIN:
-        return _PLAIN[parsed.root], None
-    if parsed.root == "DECIMAL":
-        return f"decimal({parsed.precision}, {parsed.scale})", None
-    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        if (parsed.precision or 0) > _MICROSECOND_DIGITS:
+def _plain_type_of(data_type: Type) -> tuple[str | None, str | None]:
+    if data_type.root in _PLAIN:
+        return _PLAIN[data_type.root], None
+    if data_type.root == "DECIMAL":
+        return f"decimal({data_type.precision}, {data_type.scale})", None
+    if data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if (data_type.precision or 0) > _MICROSECOND_DIGITS:
             return None, "most of Iceberg's clients read no nanoseconds"
-        return "timestamp" if parsed.root == "TIMESTAMP" else "timestamptz", None
-    return None, _REASONS.get(parsed.root, "Iceberg has no type for it")
+        return "timestamp" if data_type.root == "TIMESTAMP" else "timestamptz", None
+    return None, _REASONS.get(data_type.root, "Iceberg has no type for it")
 
 
-def _widens(parsed: Type, kind: str) -> bool:
+def _widens(data_type: Type, kind: str) -> bool:
     """Whether Iceberg reads a file's values of one type as values of another."""
-    old, _ = _plain_type_of(parsed)
+    old, _ = _plain_type_of(data_type)
     if old is None:
         return False
     if old == kind or (old, kind) in _WIDENINGS:
@@ -412,20 +412,20 @@ class NameMapping:
         return _finds(self._top, column.name, parse_type(column.type), column.id, column.id, 0)
 
 
-def _collect(level: dict[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> None:
+def _collect(level: dict[int, _Named], name: str, data_type: Type, number: int, inside_id: int, depth: int) -> None:
     entry = level.setdefault(number, _Named(set(), {}, set()))
     entry.names.add(name)
-    entry.kinds.add(parsed)
-    for inner in _inside(parsed, inside_id, depth):
+    entry.kinds.add(data_type)
+    for inner in _inside(data_type, inside_id, depth):
         _collect(entry.inside, *inner)
 
 
-def _inside(parsed: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Type, int, int, int]]:
+def _inside(data_type: Type, inside_id: int, depth: int) -> Iterator[tuple[str, Type, int, int, int]]:
     """Name, type, id, and the base for ids of parts, of everything directly inside a type."""
-    names = ("element",) if parsed.root == "ARRAY" else ("key", "value")
-    for name, (number, part) in zip(names, part_ids(parsed, inside_id, depth), strict=False):
+    names = ("element",) if data_type.root == "ARRAY" else ("key", "value")
+    for name, (number, part) in zip(names, part_ids(data_type, inside_id, depth), strict=False):
         yield name, part, number, inside_id, depth + 1
-    for member in parsed.fields:
+    for member in data_type.fields:
         if member.id is not None:
             yield member.name, member.type, member.id, member.id, 0
 
@@ -459,10 +459,10 @@ def _render(level: Mapping[int, _Named], spare: Iterator[int] | None) -> list[di
     return mapping
 
 
-def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
+def _spare_parts(data_type: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
     """The mapping of everything inside a type that is not shown."""
-    inner_parts = [(name, part) for name, part, *_ in _inside(parsed, 0, 0)]
-    if parsed.root == "VARIANT":
+    inner_parts = [(name, part) for name, part, *_ in _inside(data_type, 0, 0)]
+    if data_type.root == "VARIANT":
         inner_parts = [("value", Type("BYTES")), ("metadata", Type("BYTES"))]
     mapping: list[dict[str, Any]] = []
     for name, part in inner_parts:
@@ -472,8 +472,8 @@ def _spare_parts(parsed: Type, spare: Iterator[int]) -> list[dict[str, Any]]:
     return mapping
 
 
-def _finds(level: Mapping[int, _Named], name: str, parsed: Type, number: int, inside_id: int, depth: int) -> bool:
+def _finds(level: Mapping[int, _Named], name: str, data_type: Type, number: int, inside_id: int, depth: int) -> bool:
     if _ids_by_name(level).get(name) != number:
         return False
     children = level[number].inside
-    return all(_finds(children, *inner) for inner in _inside(parsed, inside_id, depth))
+    return all(_finds(children, *inner) for inner in _inside(data_type, inside_id, depth))

@@ -135,8 +135,8 @@ def _walk(field: pa.Field) -> Iterator[pa.Field]:
         yield from _walk(inner)
 
 
-def _has_ids(actual: pa.Field, wanted: pa.Field) -> bool:
-    if _id_of(actual) != _id_of(wanted):
+def _has_ids(actual: pa.Field, wanted_field: pa.Field) -> bool:
+    if _id_of(actual) != _id_of(wanted_field):
         return False
-    wanted_inside, actual_inside = dict(_inside(wanted.type)), _inside(actual.type)
+    wanted_inside, actual_inside = dict(_inside(wanted_field.type)), _inside(actual.type)
     return all(name in wanted_inside and _has_ids(inner, wanted_inside[name]) for name, inner in actual_inside)

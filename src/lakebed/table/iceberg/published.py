@@ -353,15 +353,15 @@ class PublishedTable:
         line.write()
         return newest
 
-    def _add(self, state: _State, line: Line, shown: ShownSnapshot, parent: int | None) -> None:
-        if shown.id not in state.shown:
-            state.shown[shown.id] = shown
-            state.parents[shown.id] = parent
-            number = shown.snapshot.schema_id
+    def _add(self, state: _State, line: Line, shown_snapshot: ShownSnapshot, parent: int | None) -> None:
+        if shown_snapshot.id not in state.shown:
+            state.shown[shown_snapshot.id] = shown_snapshot
+            state.parents[shown_snapshot.id] = parent
+            number = shown_snapshot.snapshot.schema_id
             hidden_ids = frozenset[int]()
-            if shown.file_ids != FileIds():
-                hidden_ids = self._hidden(state, line, shown.file_ids, line.schema_of(number))
-            state.schema_ids[shown.id] = self._schema_id_of(line, number, hidden_ids)
+            if shown_snapshot.file_ids != FileIds():
+                hidden_ids = self._hidden(state, line, shown_snapshot.file_ids, line.schema_of(number))
+            state.schema_ids[shown_snapshot.id] = self._schema_id_of(line, number, hidden_ids)
             state.hidden.setdefault((line.branch.branch, number), set()).add(hidden_ids)
 
     def _hidden(self, state: _State, line: Line, file_ids: FileIds, schema: TableSchema) -> frozenset[int]:
@@ -398,18 +398,18 @@ class PublishedTable:
 
     # ---- schemas
 
-    def _schema_id_of(self, line: Line, schema_id: int, hidden: frozenset[int]) -> int:
+    def _schema_id_of(self, line: Line, schema_id: int, hidden_ids: frozenset[int]) -> int:
         """Iceberg's id of a schema: the table's id, except for schemas that a branch made or that hide columns."""
         main = self._lines[MAIN_BRANCH]
-        if line is main and not hidden:
+        if line is main and not hidden_ids:
             return schema_id
         try:
             is_of_main = main.schema_of(schema_id).fields == line.schema_of(schema_id).fields
         except NotFound:
             is_of_main = False
-        if is_of_main and not hidden:
+        if is_of_main and not hidden_ids:
             return schema_id
-        return hash_schema_id(main if is_of_main else line, schema_id, hidden)
+        return hash_schema_id(main if is_of_main else line, schema_id, hidden_ids)
 
     def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
         """Iceberg's schemas by id: those of the shown versions, and main's newest."""
@@ -484,23 +484,23 @@ class PublishedTable:
         self._objects.ensure(path, lambda: body)
         return self._objects.url(path)
 
-    def _render_snapshot(self, state: _State, shown: ShownSnapshot) -> msgspec.Raw:
-        parent = state.parents[shown.id]
-        schema_id = state.schema_ids[shown.id]
-        key = (shown.id, f"{shown.list_path} {parent} {schema_id}")
+    def _render_snapshot(self, state: _State, shown_snapshot: ShownSnapshot) -> msgspec.Raw:
+        parent = state.parents[shown_snapshot.id]
+        schema_id = state.schema_ids[shown_snapshot.id]
+        key = (shown_snapshot.id, f"{shown_snapshot.list_path} {parent} {schema_id}")
         document = self._rendered.get(key)
         if document is not None:
             return document
-        snapshot = shown.snapshot
+        snapshot = shown_snapshot.snapshot
         is_plain = snapshot.commit_kind in _OPERATIONS and not self._main.schema.primary_keys
         operation = _OPERATIONS[snapshot.commit_kind] if is_plain else "overwrite"
-        if operation == "append" and (shown.has_vectors or snapshot.delta_record_count < 0):
+        if operation == "append" and (shown_snapshot.has_vectors or snapshot.delta_record_count < 0):
             operation = "overwrite"
         members: dict[str, Any] = {
-            "snapshot-id": shown.id,
+            "snapshot-id": shown_snapshot.id,
             "sequence-number": snapshot.id,
             "timestamp-ms": snapshot.time_ms,
-            "manifest-list": self._objects.url(shown.list_path),
+            "manifest-list": self._objects.url(shown_snapshot.list_path),
             "schema-id": schema_id,
             "summary": {
                 "operation": operation,

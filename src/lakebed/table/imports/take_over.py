@@ -428,9 +428,9 @@ def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list
     return changes
 
 
-def _carry(store: ObjectStore, file: TakenFile, counted: _Counted) -> BucketChange:
+def _carry(store: ObjectStore, file: TakenFile, count: _Counted) -> BucketChange:
     change = carry_file(store, file)
-    counted.add(file.source.size_bytes)
+    count.add(file.source.size_bytes)
     return change
 
 
@@ -463,13 +463,13 @@ def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> 
         )
 
 
-def _rewritten(table: Table, plan: ImportPlan, counted: _Counted) -> list[BucketChange]:
+def _rewritten(table: Table, plan: ImportPlan, count: _Counted) -> list[BucketChange]:
     writer = new_writer(table.context)
     try:
         for file, _ in plan.rewritten:
             for rows in rows_of(file, table.store):
                 write_rows(writer, rows, file)
-            counted.add(file.size_bytes)
+            count.add(file.size_bytes)
         return writer.finish()
     except BaseException:
         writer.abandon()

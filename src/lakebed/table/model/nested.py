@@ -122,17 +122,17 @@ def carry_nested(column: pa.ChunkedArray, stored: Type, wanted: Type) -> pa.Chun
     )
 
 
-def _carry(values: pa.Array, stored: Type, wanted: Type) -> pa.Array:
-    target = arrow_type(replace(wanted, nullable=True).text)
-    if wanted.root == "ROW":
-        by_id = {member.id: member for member in stored.fields}
-        children = [_member(values, by_id.get(member.id), member) for member in wanted.fields]
+def _carry(values: pa.Array, stored_type: Type, wanted_type: Type) -> pa.Array:
+    target = arrow_type(replace(wanted_type, nullable=True).text)
+    if wanted_type.root == "ROW":
+        by_id = {member.id: member for member in stored_type.fields}
+        children = [_member(values, by_id.get(member.id), member) for member in wanted_type.fields]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=values.is_null())
-    if wanted.root == "ARRAY":
-        return _with_child(values, target, _carry(values.values, stored.children[0], wanted.children[0]))
-    if wanted.root == "MAP":
+    if wanted_type.root == "ARRAY":
+        return _with_child(values, target, _carry(values.values, stored_type.children[0], wanted_type.children[0]))
+    if wanted_type.root == "MAP":
         keys, items = (
-            _carry(part, stored.children[index], wanted.children[index])
+            _carry(part, stored_type.children[index], wanted_type.children[index])
             for index, part in enumerate((values.keys, values.items))
         )
         entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
@@ -140,11 +140,11 @@ def _carry(values: pa.Array, stored: Type, wanted: Type) -> pa.Array:
     return values if values.type == target else values.cast(target)
 
 
-def _member(values: pa.StructArray, stored: NestedField | None, wanted: NestedField) -> pa.Array:
-    position = -1 if stored is None else values.type.get_field_index(stored.name)
-    if stored is None or position < 0:
-        return pa.nulls(len(values), arrow_type(replace(wanted.type, nullable=True).text))
-    return _carry(values.field(position), stored.type, wanted.type)
+def _member(values: pa.StructArray, stored_field: NestedField | None, wanted_field: NestedField) -> pa.Array:
+    position = -1 if stored_field is None else values.type.get_field_index(stored_field.name)
+    if stored_field is None or position < 0:
+        return pa.nulls(len(values), arrow_type(replace(wanted_field.type, nullable=True).text))
+    return _carry(values.field(position), stored_field.type, wanted_field.type)
 
 
 def _with_child(values: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:

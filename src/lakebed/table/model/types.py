@@ -288,22 +288,22 @@ def arrow_type(text: str) -> pa.DataType:
     return _arrow_of(parse_type(text))
 
 
-def _arrow_of(parsed: Type) -> pa.DataType:
-    if parsed.root in _ARROW_OF_PLAIN:
-        return _ARROW_OF_PLAIN[parsed.root]
-    if parsed.root == "DECIMAL":
-        return pa.decimal128(parsed.precision, parsed.scale)
-    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        unit = ("s", "ms", "us", "ns")[((parsed.precision or 0) + 2) // 3]
-        return pa.timestamp(unit, tz="UTC" if parsed.root == "TIMESTAMP_LTZ" else None)
-    if parsed.root == "ARRAY":
-        return pa.list_(pa.field("element", _arrow_of(parsed.children[0]), nullable=parsed.children[0].nullable))
-    if parsed.root in ("MAP", "MULTISET"):
-        value = parsed.children[1] if parsed.root == "MAP" else Type("INT", nullable=False)
-        key = pa.field("key", _arrow_of(parsed.children[0]), nullable=False)
+def _arrow_of(data_type: Type) -> pa.DataType:
+    if data_type.root in _ARROW_OF_PLAIN:
+        return _ARROW_OF_PLAIN[data_type.root]
+    if data_type.root == "DECIMAL":
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        unit = ("s", "ms", "us", "ns")[((data_type.precision or 0) + 2) // 3]
+        return pa.timestamp(unit, tz="UTC" if data_type.root == "TIMESTAMP_LTZ" else None)
+    if data_type.root == "ARRAY":
+        return pa.list_(pa.field("element", _arrow_of(data_type.children[0]), nullable=data_type.children[0].nullable))
+    if data_type.root in ("MAP", "MULTISET"):
+        value = data_type.children[1] if data_type.root == "MAP" else Type("INT", nullable=False)
+        key = pa.field("key", _arrow_of(data_type.children[0]), nullable=False)
         return pa.map_(key, pa.field("value", _arrow_of(value), nullable=value.nullable))
     return pa.struct(
-        [pa.field(child.name, _arrow_of(child.type), nullable=child.type.nullable) for child in parsed.fields]
+        [pa.field(child.name, _arrow_of(child.type), nullable=child.type.nullable) for child in data_type.fields]
     )
 
 
@@ -448,24 +448,24 @@ def file_field(field: DataField) -> pa.Field:
     return _file_field(field.name, replace(parse_type(field.type), nullable=field.nullable), field.id, 0)
 
 
-def _file_field(name: str, parsed: Type, field_id: int | None, depth: int, inside_id: int | None = None) -> pa.Field:
+def _file_field(name: str, data_type: Type, field_id: int | None, depth: int, inside_id: int | None = None) -> pa.Field:
     """A field with an id; the ids of its parts are counted from `inside_id`, by default from its own."""
     inside_id = field_id if inside_id is None else inside_id
-    kind = _arrow_of(parsed)
-    if parsed.root == "ROW":
-        kind = pa.struct([_file_field(member.name, member.type, member.id, 0) for member in parsed.fields])
-    elif parsed.children and inside_id is not None:
+    kind = _arrow_of(data_type)
+    if data_type.root == "ROW":
+        kind = pa.struct([_file_field(member.name, member.type, member.id, 0) for member in data_type.fields])
+    elif data_type.children and inside_id is not None:
         parts = [
             _file_field(part_name, part, number, depth + 1, inside_id)
             for part_name, (number, part) in zip(
-                ("element",) if parsed.root == "ARRAY" else ("key", "value"),
-                part_ids(parsed, inside_id, depth),
+                ("element",) if data_type.root == "ARRAY" else ("key", "value"),
+                part_ids(data_type, inside_id, depth),
                 strict=True,
             )
         ]
-        kind = pa.list_(*parts) if parsed.root == "ARRAY" else pa.map_(*parts)
+        kind = pa.list_(*parts) if data_type.root == "ARRAY" else pa.map_(*parts)
     metadata = None if field_id is None else {FIELD_ID_KEY: str(field_id).encode()}
-    return pa.field(name, kind, nullable=parsed.nullable, metadata=metadata)
+    return pa.field(name, kind, nullable=data_type.nullable, metadata=metadata)
 
 
 def arrow_schema(fields: Sequence[DataField]) -> pa.Schema:
@@ -594,14 +594,18 @@ _WIDENINGS: Final[dict[str, Callable[[Type, Type], bool]]] = {
 }
 
 
-def _fits_decimal(old: Type, new: Type) -> bool:
-    digits, scale = (_INTEGER_DIGITS.get(old.root), 0) if old.root != "DECIMAL" else (old.precision, old.scale or 0)
+def _fits_decimal(old_type: Type, new: Type) -> bool:
+    digits, scale = (
+        (_INTEGER_DIGITS.get(old_type.root), 0)
+        if old_type.root != "DECIMAL"
+        else (old_type.precision, old_type.scale or 0)
+    )
     whole_new = (new.precision or 0) - (new.scale or 0)
     return digits is not None and scale <= (new.scale or 0) and digits - scale <= whole_new
 
 
-def _finer(old: Type, new: Type) -> bool:
-    return old.root == new.root and (old.precision or 0) <= (new.precision or 0)
+def _finer(old_type: Type, new: Type) -> bool:
+    return old_type.root == new.root and (old_type.precision or 0) <= (new.precision or 0)
 
 
 def can_widen(old: Type, new: Type) -> bool:

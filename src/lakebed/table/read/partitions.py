@@ -69,9 +69,13 @@ def are_among(partitions: pa.Array, wanted: Sequence[Mapping[str, object]], *, s
 
 
 def _are_among(
-    partitions: pa.Array, wanted: Sequence[Mapping[str, object]], names: Sequence[str], *, schema: TableSchema
+    partitions: pa.Array,
+    wanted_partitions: Sequence[Mapping[str, object]],
+    names: Sequence[str],
+    *,
+    schema: TableSchema,
 ) -> pa.Array:
-    scalars = [partition_scalars(values, schema=schema) for values in wanted]
+    scalars = [partition_scalars(values, schema=schema) for values in wanted_partitions]
     types = [field.type for field in schema.partition_fields]
     key_types = [types[schema.partition_keys.index(name)] for name in names]
     columns = [pa.concat_arrays([pa.repeat(constants[name], 1) for constants in scalars]) for name in names]

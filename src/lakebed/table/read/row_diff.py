@@ -188,13 +188,13 @@ def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
     return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), no_rows, no_rows
 
 
-def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
+def _first_of_each(codes: npt.NDArray[Any], counts: Positions) -> pa.Array:
     """Positions of the first `wanted[code]` rows of every code."""
     order = np.argsort(codes, kind="stable")
     ordered_codes = codes[order]
-    starts = np.searchsorted(ordered_codes, np.arange(len(wanted)))
+    starts = np.searchsorted(ordered_codes, np.arange(len(counts)))
     rank = np.arange(len(ordered_codes)) - starts[ordered_codes]
-    return pa.array(np.sort(order[rank < wanted[ordered_codes]]))
+    return pa.array(np.sort(order[rank < counts[ordered_codes]]))
 
 
 def _encode(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:

@@ -287,12 +287,12 @@ def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     return left
 
 
-def _carry(column: pa.ChunkedArray, stored: str, wanted: str, folder: str) -> pa.ChunkedArray:
+def _carry(column: pa.ChunkedArray, stored_type: str, boundary_wanted: str, folder: str) -> pa.ChunkedArray:
     """A column of a file in the column's present type."""
-    target = arrow_type(wanted)
+    target = arrow_type(boundary_wanted)
     try:
-        if stored != wanted and parse_type(wanted).is_nested:
-            return carry_nested(column, parse_type(stored), parse_type(wanted))
+        if stored_type != boundary_wanted and parse_type(boundary_wanted).is_nested:
+            return carry_nested(column, parse_type(stored_type), parse_type(boundary_wanted))
         return cast_members(column, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Corruption(

@@ -88,8 +88,8 @@ def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataF
     return fields, next_id - 1
 
 
-def _check_nullable(old: TableSchema, new: TableSchema) -> None:
-    required_ids = list_required_ids(old)
+def _check_nullable(old_schema: TableSchema, new: TableSchema) -> None:
+    required_ids = list_required_ids(old_schema)
     for field in new.fields:
         if not field.nullable and field.id not in required_ids:
             raise InvalidRequest(

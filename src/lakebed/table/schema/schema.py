@@ -272,16 +272,16 @@ def _check_name(name: str) -> None:
         raise _invalid(f"Column name {name!r} is reserved by the format: choose another.", column=name)
 
 
-def _check_members(column: str, parsed: Type) -> None:
+def _check_members(column: str, data_type: Type) -> None:
     """Refuse a row type with two fields of one name, anywhere inside a column."""
-    names = [field.name for field in parsed.fields]
+    names = [field.name for field in data_type.fields]
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise _invalid(
-            f"Column {column!r} is {parsed.text}, which has the field {doubled[0]!r} twice: give each field of a ROW "
-            "its own name.",
+            f"Column {column!r} is {data_type.text}, which has the field {doubled[0]!r} twice: give each field of a "
+            "ROW its own name.",
             column=column,
         )
-    for child in (*parsed.children, *(field.type for field in parsed.fields)):
+    for child in (*data_type.children, *(field.type for field in data_type.fields)):
         _check_members(column, child)
 
 

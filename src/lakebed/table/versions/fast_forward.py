@@ -165,7 +165,7 @@ def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Sn
     _confirm(main, forward)
     request = CommitRequest(
         kind="OVERWRITE",
-        derive=_derive(main, source, forward, returned=may_return),
+        derive=_derive(main, source, forward, is_returned=may_return),
         options={**identity, "properties": {FAST_FORWARDED: forward.name}},
     )
     return commit(main, request)
@@ -190,7 +190,7 @@ def _may_return(main: TableBranch, source: TableBranch, forward: Forward) -> boo
     return published and _is_same(forward.head, forward.pin.snapshot)
 
 
-def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returned: bool) -> Derive:
+def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, is_returned: bool) -> Derive:
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None or not _is_same(head, forward.head):
             raise Conflict(
@@ -202,32 +202,32 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
                 newest=None if head is None else head.id,
             )
         _check_schemas(main, source)
-        if returned:
+        if is_returned:
             mark_restored(main, head.id + 1)
         live_entries, target_entries = main.manifests.live_entries(head), source.manifests.live_entries(forward.target)
         live_codes, target_codes = row_codes(IDENTITY, live_entries, target_entries)
         removed_entries = live_entries.filter(pa.array(~np.isin(live_codes, target_codes)))
         adds = _set_births(
-            target_entries.filter(pa.array(~np.isin(target_codes, live_codes))), live_entries, returned=returned
+            target_entries.filter(pa.array(~np.isin(target_codes, live_codes))), live_entries, is_returned=is_returned
         )
         return StagedChange(
             entries=pa.concat_tables([as_deletes(removed_entries), adds]),
             base=head,
             keeps=forward.target,
-            restored=returned,
-            fold_base=returned,
+            restored=is_returned,
+            fold_base=is_returned,
         )
 
     return derive
 
 
-def _set_births(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table:
+def _set_births(adds: pa.Table, live_entries: pa.Table, *, is_returned: bool) -> pa.Table:
     """Entries as main must write them: with main's birth where main has the file at another level, else a new one."""
     position = adds.schema.get_field_index("commit_snapshot")
     field = adds.schema.field(position)
-    positions = pc.index_in(adds["file_name"], value_set=live["file_name"].combine_chunks())
-    births = live["commit_snapshot"].combine_chunks().take(positions.combine_chunks())
-    if returned:
+    positions = pc.index_in(adds["file_name"], value_set=live_entries["file_name"].combine_chunks())
+    births = live_entries["commit_snapshot"].combine_chunks().take(positions.combine_chunks())
+    if is_returned:
         births = pc.fill_null(births, pa.scalar(COMMIT_SNAPSHOT_UNKNOWN, field.type))
     return adds.set_column(position, field, births.cast(field.type))
 

@@ -257,7 +257,7 @@ def _derive(branch: TableBranch, target: Snapshot, *, only_from: int | None) -> 
     return derive
 
 
-def _without(entries: pa.Table, others: pa.Table) -> pa.Table:
+def _without(entries: pa.Table, other_entries: pa.Table) -> pa.Table:
     """Entries whose file, at its level, is not among the others; order is kept."""
-    entry_codes, other_codes = row_codes(IDENTITY, entries, others)
+    entry_codes, other_codes = row_codes(IDENTITY, entries, other_entries)
     return entries.filter(pa.array(~np.isin(entry_codes, other_codes)))

@@ -319,12 +319,12 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     return pa.table([columns[field.name].cast(field.type) for field in _FILES], schema=_FILES)
 
 
-def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
+def _value_statistics(branch: TableBranch, live_entries: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
     """(null counts, minima, maxima) of each file as JSON by the newest column names, matched by field id."""
-    texts = [("{}", "{}", "{}")] * live.num_rows
+    texts = [("{}", "{}", "{}")] * live_entries.num_rows
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     for row, (schema_id, names) in enumerate(
-        zip(live["schema_id"].to_pylist(), live["value_stats_cols"].to_pylist(), strict=True)
+        zip(live_entries["schema_id"].to_pylist(), live_entries["value_stats_cols"].to_pylist(), strict=True)
     ):
         groups.setdefault((schema_id, None if names is None else tuple(names)), []).append(row)
     newest = {field.id: field.name for field in schema.fields}
@@ -335,7 +335,7 @@ def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) 
             if names is None
             else [field for name in names for field in written_fields if field.name == name]
         )
-        part = live.take(pa.array(rows))
+        part = live_entries.take(pa.array(rows))
         current_fields = [newest.get(field.id) for field in fields]
         least = _values(part["value_stats_min"], fields)
         greatest = _values(part["value_stats_max"], fields)
@@ -406,15 +406,15 @@ def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | N
     ]
 
 
-def _paths(live: pa.Table, *, schema: TableSchema) -> pa.Array:
+def _paths(live_entries: pa.Table, *, schema: TableSchema) -> pa.Array:
     """Where a writer would put each file today, relative to the table's folder, or the file's external path."""
-    groups = bucket_groups(live, schema=schema)
-    folder_at = np.zeros(live.num_rows, np.int64)
+    groups = bucket_groups(live_entries, schema=schema)
+    folder_at = np.zeros(live_entries.num_rows, np.int64)
     for position, group in enumerate(groups):
         folder_at[group.members] = position
     folders = pa.array([group.folder for group in groups], _TEXT).take(pa.array(folder_at))
-    paths = pc.binary_join_element_wise(folders, live["file_name"].combine_chunks(), "/")
-    return pc.coalesce(live["external_path"].combine_chunks(), paths)
+    paths = pc.binary_join_element_wise(folders, live_entries["file_name"].combine_chunks(), "/")
+    return pc.coalesce(live_entries["external_path"].combine_chunks(), paths)
 
 
 def _partition_texts(rows: Sequence[bytes], fields: Sequence[DataField]) -> list[str]:

@@ -91,9 +91,16 @@ def _window_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([*values, (SEQUENCE_COLUMN, pa.int64()), (KIND_COLUMN, pa.int8())])
 
 
-def _in_key_order(added: pa.Table, removed: pa.Table, was: pa.Table, now: pa.Table, *, keys: Sequence[str]) -> pa.Table:
+def _in_key_order(
+    added_rows: pa.Table, removed_rows: pa.Table, was: pa.Table, now: pa.Table, *, keys: Sequence[str]
+) -> pa.Table:
     """The rows of a difference with their kinds, by key. For a changed row, the row before the change comes first."""
-    parts = ((removed, DELETE_KIND), (was, UPDATE_BEFORE_KIND), (now, UPDATE_AFTER_KIND), (added, INSERT_KIND))
+    parts = (
+        (removed_rows, DELETE_KIND),
+        (was, UPDATE_BEFORE_KIND),
+        (now, UPDATE_AFTER_KIND),
+        (added_rows, INSERT_KIND),
+    )
     rows = pa.concat_tables([_of_kind(rows, kind) for rows, kind in parts])
     (codes,) = encode_keys([[rows.column(key) for key in keys]])
     return rows.take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
