@@ -445,7 +445,10 @@ def boundaries_go_back(patch: Patch) -> None:
         patch,
         collect,
         "_Collection._raise_boundary",
-        ("if raw is not None and raw.decode() >= boundary_wanted:", "if raw is not None and raw.decode() == wanted:"),
+        (
+            "if raw is not None and raw.decode() >= boundary_wanted:",
+            "if raw is not None and raw.decode() == boundary_wanted:",
+        ),
     )
 
 
