@@ -95,8 +95,8 @@ def _own_commits(context: RepositoryContext, sealed_branch: SealedBranch, onto_i
     base_id = merge_base(context, head_id, onto_id)
     if base_id is None:
         raise InvalidRequest(
-            f"Branch {sealed_branch.name} of repository {context.name} and commit {onto_id} have no commit in common: nothing "
-            "can be rebased; merge instead.",
+            f"Branch {sealed_branch.name} of repository {context.name} and commit {onto_id} have no commit in common: "
+            "nothing can be rebased; merge instead.",
             kind="unrelated_histories",
         )
     if base_id == onto_id:
@@ -107,8 +107,8 @@ def _own_commits(context: RepositoryContext, sealed_branch: SealedBranch, onto_i
             continue
         if len(commits) == REBASE_COMMIT_COUNT_MAX:
             raise InvalidRequest(
-                f"Branch {sealed_branch.name} of repository {context.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits "
-                "of its own: merge instead.",
+                f"Branch {sealed_branch.name} of repository {context.name} has more than "
+                f"{REBASE_COMMIT_COUNT_MAX:,} commits of its own: merge instead.",
                 kind="too_many_commits",
             )
         commits.append(CommitWithId(id, commit))
