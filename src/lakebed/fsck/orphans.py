@@ -20,7 +20,15 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.repo.outside.namespace import REPOSITORY_SUFFIX
 from lakebed.table.files.external import is_marked, list_root, owner_of, roots_of
 from lakebed.table.iceberg.avro_files import decode_list
-from lakebed.table.model.layout import Layout, parse_changelog, parse_derived, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.layout import (
+    Layout,
+    is_left_by_client,
+    parse_changelog,
+    parse_derived,
+    parse_schema,
+    parse_snapshot,
+    parse_tag,
+)
 from lakebed.table.table import Table
 
 _STORE_SUFFIXES: Final = (WAREHOUSE_SUFFIX, DATABASE_SUFFIX, REPOSITORY_SUFFIX, TENANT_SUFFIX)
@@ -133,7 +141,7 @@ def check_iceberg(table: Table, listed: Mapping[str, ObjectMeta], findings: Find
         listed: all objects of the table.
     """
     for path, meta in listed.items():
-        if path.startswith(f"{Layout.client_folder}/"):
+        if is_left_by_client(path):
             findings.orphan(meta, "was written by an Iceberg client, which cannot commit here.")
             continue
         source = parse_derived(path)

@@ -39,6 +39,7 @@ from lakebed.repo.model.layout import (
     DATA_FOLDER,
     DERIVED_FOLDER,
     METARANGE_FOLDER,
+    NUMBER_OF_METADATA,
     RANGE_FOLDER,
     made_ulid,
     metarange_path,
@@ -316,7 +317,8 @@ class _Check:
                     body = bytes(store.get(meta.path))
                 except NotFound:  # collected meanwhile
                     continue
-                if not meta.path.startswith(f"{DERIVED_FOLDER}/{digest_of(body)}-"):
+                name = meta.path.removeprefix(f"{DERIVED_FOLDER}/").removeprefix(NUMBER_OF_METADATA)
+                if not name.startswith(f"{digest_of(body)}-"):
                     self._findings.error(
                         "wrong_checksum",
                         meta.path,

@@ -23,8 +23,8 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     user-keys/<access key>                           of the server: an access key of a user, or a token of one
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, ``uploads/<ulid>-<hash of the ulid>``, ``derived/<digest>-<ulid>.<extension>``, and the
-marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>-<hash of the ulid>``, ``derived/[1-]<digest>-<ulid>.<extension>``, and
+the marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """
@@ -46,6 +46,8 @@ METARANGE_FOLDER: Final = "metaranges"
 UPLOAD_FOLDER: Final = "uploads"
 """Folder of bytes that are put with URLs signed by a vendor. While a URL is valid its bytes may be replaced, so linking
 copies them."""
+NUMBER_OF_METADATA: Final = "1-"
+"""What the names of metadata in the next folder begin with."""
 DERIVED_FOLDER: Final = "derived"
 """Folder of files that are made from tables in branches for Iceberg's clients. Nothing names them: all can be made
 again."""
@@ -75,7 +77,7 @@ _CHECK_BYTES: Final = 8
 _MADE: Final = re.compile(
     rf"(?:{DATA_FOLDER}/|(?:{RANGE_FOLDER}|{METARANGE_FOLDER})/[0-9a-f]+-)(?P<file>\w{{{FILE_ID_CHARACTERS}}})"
     rf"|{UPLOAD_FOLDER}/(?P<upload>\w{{{FILE_ID_CHARACTERS}}})-[0-9a-f]+"
-    rf"|{DERIVED_FOLDER}/[0-9a-f]+-(?P<derived>\w{{{FILE_ID_CHARACTERS}}})\.[a-z0-9.]+",
+    rf"|{DERIVED_FOLDER}/(?:{NUMBER_OF_METADATA})?[0-9a-f]+-(?P<derived>\w{{{FILE_ID_CHARACTERS}}})\.[a-z0-9.]+",
     re.ASCII,
 )
 

@@ -116,9 +116,9 @@ class IcebergCatalog:
         assert isinstance(store, BranchStore)
         folder = references.open_derived(namespace)
         objects = ReferenceObjects(store, folder, environment=context.environment)
-        # Java's client chooses its reader by the location, so this must be in the storage of the files.
-        location = folder.url("clients")
-        return PublishedTable(context, objects=objects, location=location).load_settled()
+        # Java's client chooses its reader by the location, so this must be in the storage of the files. A client that
+        # deletes unknown files in the location deletes objects that are made again.
+        return PublishedTable(context, objects=objects, location=folder.root_url).load_settled()
 
     def _publish(self, namespace: str, name: str) -> PublishedTable:
         table = self._tables.table(namespace, name)

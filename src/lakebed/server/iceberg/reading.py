@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -107,7 +108,8 @@ async def get_config(call: RepositoryCall) -> Response:
     """Get the prefix of the paths, and which of them are served."""
     catalog = call.site.iceberg
     check_warehouse(call, name=catalog.name, url=catalog.url)
-    return json({"defaults": {}, "overrides": {"prefix": catalog.name}, "endpoints": _ENDPOINTS})
+    prefix = quote(catalog.name, safe="")  # clients put it into paths as it is
+    return json({"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS})
 
 
 @ROUTES.add(

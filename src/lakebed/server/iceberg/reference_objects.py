@@ -1,6 +1,7 @@
 """`ReferenceObjects`: the objects that are derived for Iceberg's clients from a table in a branch of a repository.
 
-Owns: the folder ``derived`` of a repository, whose objects are named ``<digest of the bytes>-<ulid>.<extension>``. They
+Owns: the folder ``derived`` of a repository, whose objects are named ``<digest of the bytes>-<ulid>.<extension>``. The
+name of metadata begins with ``1-``, because ClickHouse reads only metadata that has a number in its name. The objects
 are not in a branch, because a read does not change a branch, and because tags and commits have derived objects too.
 Manifests name data files at their physical addresses, below ``data/`` of the repository, as the branch has them at that
 moment. Bytes at an address never change.
@@ -22,11 +23,12 @@ from typing_extensions import Buffer
 
 from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.model.layout import name_ulid
+from lakebed.repo.model.layout import NUMBER_OF_METADATA, name_ulid
 from lakebed.repo.transport.branch_store import BranchStore
 from lakebed.runtime import Environment
 from lakebed.table.iceberg.derived import digest_of
 
+_METADATA: Final = "metadata.json"
 REUSE_MS: Final = 3_600_000
 """How long an object is used again: an hour, out of the day that is the grace of collections."""
 
@@ -51,6 +53,10 @@ class ReferenceObjects:
         """Return the name of an object within this class, as in a table's own folder. Pure."""
         return f"{source}~{name}"
 
+    def path_of_metadata(self, source: str, number: int, digest: str) -> str:
+        """What the metadata is called here. Pure."""
+        return self.path(source, f"{digest}.{_METADATA}")
+
     def size_of(self, path: str) -> int | None:
         """Return the size in bytes; None: this load did not make the object. Cost: nothing."""
         size_bytes = self._made.get(path)
@@ -70,11 +76,17 @@ class ReferenceObjects:
             if size_bytes is None:
                 extension = path.rpartition("~")[2].partition(".")[2]  # Java's client chooses its reader by it
                 name = f"{digest}-{mint_file_id(environment=self._environment)}.{extension}"
+                if extension == _METADATA:
+                    name = NUMBER_OF_METADATA + name
                 self._store.put(name, body, create_only=True)
                 self.written_count += 1
                 size_bytes = recent_paths[digest] = name, len(body)
             self._made[path] = size_bytes
         return size_bytes[1]
+
+    def renew(self, path: str, body: bytes) -> None:
+        """As `ensure`."""
+        self.ensure(path, lambda: body)
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
         """As `ensure`, immediately."""
@@ -109,5 +121,6 @@ class ReferenceObjects:
             for meta in self._store.list():
                 ulid = name_ulid(meta.path)
                 if is_file_id(ulid) and ulid >= since:
-                    self._fresh[meta.path.partition("-")[0]] = meta.path, meta.size_bytes
+                    digest, _, _ = meta.path.removeprefix(NUMBER_OF_METADATA).partition("-")
+                    self._fresh[digest] = meta.path, meta.size_bytes
         return self._fresh

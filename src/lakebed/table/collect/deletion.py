@@ -45,7 +45,7 @@ from lakebed.table.collect.live_versions import LiveVersions, note_expired_below
 from lakebed.table.collect.reachability import Judgement, judge
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.files.placement import check_placement
-from lakebed.table.model.layout import Layout, parse_derived
+from lakebed.table.model.layout import Layout, is_left_by_client, parse_derived
 from lakebed.texts import spans_of
 
 ProgressCall = Callable[[Progress], None]
@@ -357,7 +357,7 @@ def derived_orphans(branch: TableBranch, doomed: Sequence[Deletable], *, older_t
     old_metas = [meta for meta in branch.store.list(Layout.iceberg_folder) if meta.modified_ms < older_than_ms]
     if not old_metas:
         return ()
-    client_metas = [meta for meta in old_metas if meta.path.startswith(f"{Layout.client_folder}/")]
+    client_metas = [meta for meta in old_metas if is_left_by_client(meta.path)]
     folders = (Layout.manifest_folder, Layout.index_folder)
     sources = {meta.path for folder in folders for meta in branch.store.list(folder)}
     sources -= {deletable.path for deletable in doomed}

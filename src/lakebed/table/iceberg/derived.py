@@ -9,6 +9,7 @@ are complete, and the next server continues.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -36,11 +37,17 @@ class Derived(Protocol):
     def path(self, source: str, name: str) -> str:
         """The path here of an object that is derived from the table's object at `source`. Pure."""
 
+    def path_of_metadata(self, source: str, number: int, digest: str) -> str:
+        """The path here of a table's metadata: below the location that clients see. Pure."""
+
     def size_of(self, path: str) -> int | None:
         """Size in bytes; None: the object has to be made."""
 
     def ensure(self, path: str, encode: Callable[[], bytes]) -> int:
         """The size in bytes of an object. Make the object if it does not exist."""
+
+    def renew(self, path: str, body: bytes) -> None:
+        """As `ensure`, also if a client has deleted the object since it was made."""
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
         """As `ensure`, but the object may be written later, by `write_deferred`.
@@ -80,6 +87,11 @@ class DerivedObjects:
     def path(self, source: str, name: str) -> str:
         """Path of an object that is derived from the object at `source`."""
         return derived_path(self._place, source, name)
+
+    def path_of_metadata(self, source: str, number: int, digest: str) -> str:
+        """Path of the metadata whose newest version has a number. ClickHouse reads no other names of the file."""
+        name = f"{number}-{uuid.UUID(digest.ljust(32, '0'))}.metadata.json"
+        return derived_path(f"{Layout.client_folder.rpartition('/')[2]}/{self._place}", source, f"metadata/{name}")
 
     def size_of(self, path: str) -> int | None:
         """Size in bytes; None: there is no such object. Cost: 1 LIST a thousand objects, once."""
@@ -121,6 +133,12 @@ class DerivedObjects:
             size = self.size_of(path)
             assert size is not None
         return size
+
+    def renew(self, path: str, body: bytes) -> None:
+        """As `ensure`, also if a client has deleted the object since it was made. Cost: 1 durable PUT."""
+        if self._sizes is not None:
+            self._sizes.pop(path, None)
+        self.ensure(path, lambda: body)
 
     def defer(self, path: str, encode: Callable[[], bytes]) -> None:
         """Have `write_deferred` write an object, if it does not exist. Cost: nothing, or that of `write_deferred`."""

@@ -125,6 +125,7 @@ class Line:
         self._made_for: TableSchema | None = None
         self._context: EntryContext | None = None
         self._shown_schema = IcebergSchema(())
+        self._misfits: dict[int, frozenset[int]] = {}
         self._skips_level_0 = False
 
     @property
@@ -154,7 +155,21 @@ class Line:
                     self.schema_of(number)
                     numbers.append(number)
             self._schema_ids = newest, numbers
+            self._misfits.clear()
         return self._schema_ids[1]
+
+    def find_misfits(self, schema_id: int) -> frozenset[int]:
+        """Ids of the columns of a schema that older files may have in a type that Iceberg does not widen to theirs."""
+        numbers = self.schema_ids()
+        misfits = self._misfits.get(schema_id)
+        if misfits is None:
+            schema = self.schema_of(schema_id)
+            older = [self.schema_of(number) for number in numbers if number < schema_id]
+            names = iceberg_schema(schema, older=older).left_out.keys() - iceberg_schema(schema).left_out.keys()
+            misfits = self._misfits[schema_id] = frozenset(
+                column.id for column in schema.fields if column.name in names
+            )
+        return misfits
 
     def snapshot_id_of(self, number: int) -> int:
         """Iceberg's id of a snapshot of the branch."""
@@ -356,7 +371,7 @@ class Line:
         self._objects.defer(
             path,
             lambda: encode_data_manifest(
-                self._head(meta.schema_id),
+                self._head(meta.schema_id, key=self._key_of(meta.added_snapshot)),
                 data_entries(context, live(), added_snapshot=meta.added_snapshot),
                 header=header,
             ),
@@ -389,11 +404,13 @@ class Line:
             ids.append(self._ids_of_files[path])
         return union(ids)
 
-    def _head(self, schema_id: int, *, is_deletes: bool = False) -> ManifestHead:
+    def _head(self, schema_id: int, *, key: str = "", is_deletes: bool = False) -> ManifestHead:
+        """The head of a manifest. With a key it is the branch's own, whose schemas have other ids than main's."""
         assert self._context is not None
         schema = iceberg_schema(self.schema_of(schema_id))
+        shown_id = hashed_id(f"schema of {key}", schema_id) & 0x3FFF_FFFF | 0x4000_0000 if key else schema_id
         return ManifestHead(
-            schema.members(schema_id),
+            schema.members(shown_id),
             self._context.partitions,
             format_version=3 if is_deletes else 2,
             is_deletes=is_deletes,

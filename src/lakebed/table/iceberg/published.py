@@ -399,17 +399,21 @@ class PublishedTable:
     # ---- schemas
 
     def _schema_id_of(self, line: Line, schema_id: int, hidden_ids: frozenset[int]) -> int:
-        """Iceberg's id of a schema: the table's id, except for schemas that a branch made or that hide columns."""
+        """Iceberg's id of a schema: the table's id, except for schemas that a branch made or that lack columns.
+
+        The table's id is that of the whole schema, which manifests have: ClickHouse refuses two schemas of one id.
+        """
         main = self._lines[MAIN_BRANCH]
-        if line is main and not hidden_ids:
+        lacking_ids = hidden_ids | line.find_misfits(schema_id)
+        if line is main and not lacking_ids:
             return schema_id
         try:
             is_of_main = main.schema_of(schema_id).fields == line.schema_of(schema_id).fields
         except NotFound:
             is_of_main = False
-        if is_of_main and not hidden_ids:
+        if is_of_main and not lacking_ids:
             return schema_id
-        return hash_schema_id(main if is_of_main else line, schema_id, hidden_ids)
+        return hash_schema_id(main if is_of_main else line, schema_id, lacking_ids)
 
     def _schemas(self, state: _State, lines: Iterable[Line]) -> dict[int, IcebergSchema]:
         """Iceberg's schemas by id: those of the shown versions, and main's newest."""
@@ -480,8 +484,8 @@ class PublishedTable:
             return None
         newest = max(state.shown.values(), key=lambda shown: (shown.snapshot.time_ms, shown.snapshot.id))
         source = self._main.layout.manifest(newest.snapshot.delta_manifest_list)
-        path = self._objects.path(source, f"{digest}.metadata.json")
-        self._objects.ensure(path, lambda: body)
+        path = self._objects.path_of_metadata(source, newest.snapshot.id, digest)
+        self._objects.renew(path, body)
         return self._objects.url(path)
 
     def _render_snapshot(self, state: _State, shown_snapshot: ShownSnapshot) -> msgspec.Raw:

@@ -26,7 +26,7 @@ _CHANGELOG: Final = re.compile(rf"{_ROOT}changelog/changelog-{_NUMBER}")
 _TAG: Final = re.compile(rf"{_ROOT}tag/tag-([^/]+)")
 _CONSUMER: Final = re.compile(rf"{_ROOT}consumer/consumer-([^/]+)")
 _BRANCH: Final = re.compile(r"branch/branch-([^/]+)(?:/.*)?", re.DOTALL)
-_DERIVED: Final = re.compile(r"lakebed/iceberg/[^/]+/(manifest|index)~([^/]+)~[^/~]+")
+_DERIVED: Final = re.compile(r"lakebed/iceberg/(?:clients/)?[^/]+/(manifest|index)~([^/]+)~(?:metadata/)?[^/~]+")
 _BUCKET: Final = re.compile(r"(?:(.*)/)?bucket-(-?[0-9]+|postpone)", re.DOTALL)
 
 
@@ -46,7 +46,7 @@ class Layout:
     iceberg_folder: ClassVar = "lakebed/iceberg"
     """Objects that Iceberg clients read (lakebed's own)."""
     client_folder: ClassVar = "lakebed/iceberg/clients"
-    """The location that Iceberg clients see. A client takes all files below its table's location for its own."""
+    """The location that Iceberg clients see, with metadata. A client may delete all else that is in a location."""
 
     @property
     def root(self) -> str:
@@ -187,6 +187,11 @@ def parse_derived(path: str) -> str | None:
     """Path of the manifest, list or index file that an object for Iceberg clients is derived from."""
     match = _DERIVED.fullmatch(path)
     return None if match is None else f"{match[1]}/{match[2]}"
+
+
+def is_left_by_client(path: str) -> bool:
+    """Whether an Iceberg client wrote a file into the location that it sees. No client can commit it."""
+    return path.startswith(f"{Layout.client_folder}/") and parse_derived(path) is None
 
 
 def parse_bucket_folder(folder: str) -> tuple[str, int] | None:

@@ -18,7 +18,7 @@ from lakebed.table.branch.unfinished import Deletion, load_deletions
 from lakebed.table.collect.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.collect.referenced_files import ReferencedFiles
 from lakebed.table.model.layout import (
-    Layout,
+    is_left_by_client,
     parse_bucket_folder,
     parse_derived,
     parse_schema,
@@ -121,7 +121,7 @@ def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
         return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
-    if path.startswith(f"{Layout.client_folder}/"):
+    if is_left_by_client(path):
         branch.store.head(path)
         sentence = f"{path} was written by an Iceberg client, which cannot commit here: a collection deletes it."
         return Explanation(path, (), sentence)
