@@ -13,6 +13,7 @@ PAIMON := tests/interop/java
 FLINK := tests/interop/flink
 DELTA_JARS := bench/peers/delta
 S3A := tests/spark/s3a
+TRINO := tests/interop/formats/trino
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
 SEED ?= 0
@@ -50,7 +51,7 @@ test: ## lint, types, and all tests but the long ones, in twenty minutes on two 
 tests:
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments hadoop-aws flink s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
+test-long: environments hadoop-aws flink trino s3-tests lakefs ## the long tests, and the random ones with SEEDS seeds and examples
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -m "not long" -s tests/property tests/simulation \
 		tests/unit/lsm/test_ceilings.py tests/unit/repo/committed/test_diff_segments.py \
@@ -114,6 +115,7 @@ clean: ## remove every environment, cache and output
 		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
 		$(FLINK)/lib $(FLINK)/classes $(FLINK)/.ready $(FLINK)/mvn.log \
 		$(DELTA_JARS)/lib $(DELTA_JARS)/.ready $(DELTA_JARS)/mvn.log $(S3A)/lib $(S3A)/.ready $(S3A)/mvn.log \
+		$(TRINO)/lib $(TRINO)/.ready $(TRINO)/mvn.log $(TRINO)/plugin/lib $(TRINO)/plugin/.ready $(TRINO)/plugin/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -144,6 +146,9 @@ $(DELTA_JARS)/.ready: $(DELTA_JARS)/pom.xml tools/setup.sh
 $(S3A)/.ready: $(S3A)/pom.xml tools/setup.sh
 	@tools/setup.sh jars $(S3A) "the tests of Hadoop's file system for S3"
 
+$(TRINO)/.ready $(TRINO)/plugin/.ready: %/.ready: %/pom.xml tools/setup.sh
+	@tools/setup.sh jars $* "the tests of Trino"
+
 $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 	@tools/setup.sh node $(NODE)
 	@touch $@
@@ -155,7 +160,7 @@ $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 $(FLINK)/.ready: $(wildcard $(FLINK)/pom.xml $(FLINK)/*.java) tools/setup.sh
 	@tools/setup.sh java-worker $(FLINK) "the tests against Flink"
 
-.PHONY: environments java jar jars postgresql hadoop-aws flink s3-tests lakefs
+.PHONY: environments java jar jars postgresql hadoop-aws flink trino s3-tests lakefs
 environments: java jar postgresql build/spark.jsa build/.collected $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
@@ -182,6 +187,8 @@ build/.collected: | $(VENV)/.ready
 hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
 
 flink: $(FLINK)/.ready ## Flink with the format's own connector, 400 MB by Maven, for its long tests
+
+trino: $(TRINO)/.ready $(TRINO)/plugin/.ready ## Trino with its connector for Iceberg, 350 MB by Maven, for its long tests; they need Java 25
 
 s3-tests: build/s3-tests/.ready ## Ceph's public suite for S3 servers, by git, for the long test of the gateway
 

@@ -279,6 +279,37 @@ def test_a_branch_of_the_name_of_another_one(table: Table) -> None:
         table.delete_branch("dev")
 
 
+def test_an_id_has_one_schema(lake: Lake) -> None:
+    """Manifests and metadata never have two schemas of one id, which ClickHouse refuses, whatever is left out."""
+    table = lake.create_table("t", pa.schema([("id", pa.int64()), ("d", pa.date32())]))
+    table.append(pa.table({"id": [1], "d": pa.array([5], pa.date32())}))
+    branch = table.create_branch("dev")
+    branch.add_column("only_there", "INT")
+    branch.append(
+        pa.table({"id": [2], "only_there": [3]})
+        .select(["id", "only_there"])
+        .cast(pa.schema([branch.arrow_schema.field("id"), branch.arrow_schema.field("only_there")]))
+    )
+    table.widen_column("d", "TIMESTAMP(6)")
+    table.append(pa.table({"id": [4], "d": pa.array([6], pa.timestamp("us"))}))
+    metadata = json.loads(PublishedTable(table.context).load().body)
+    assert "'d'" in metadata["properties"]["lakebed.left-out"]
+    assert {snapshot["schema-id"] for snapshot in metadata["snapshots"]} <= {
+        row["schema-id"] for row in metadata["schemas"]
+    }
+    schemas = {row["schema-id"]: row["fields"] for row in metadata["schemas"]}
+    assert len(schemas) == len(metadata["schemas"])
+    seen = 0
+    for snapshot in metadata["snapshots"]:
+        for manifest in read_avro(table, snapshot["manifest-list"]):
+            path = manifest["manifest_path"].removeprefix(f"{table.url}/")
+            header = fastavro.reader(io.BytesIO(bytes(table.store.get(path)))).metadata
+            fields = json.loads(header["schema"])["fields"]
+            assert schemas.setdefault(int(header["schema-id"]), fields) == fields
+            seen += 1
+    assert seen == 5
+
+
 class ReplacedTable(StoreWrapper):
     """A store whose table is dropped and created again before the n-th listing; None: never."""
 

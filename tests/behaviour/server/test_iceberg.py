@@ -6,11 +6,14 @@ import gzip
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.server.options import ServerOptions
+from lakebed.server.serve import start_server
 
 if TYPE_CHECKING:
     from conftest import Answer, Client
@@ -164,6 +167,33 @@ def test_refusals(iceberg: Iceberg) -> None:
     answer = iceberg.client.ask_root("POST", metrics, gzip.compress(b"{}"), {"Content-Encoding": "gzip"})
     assert (answer.status, answer.json["error"]["type"]) == (415, "BadRequestException")
     assert [row["name"] for row in iceberg.done("/namespaces/db/tables")["identifiers"]] == ["t", "u"]
+
+
+def test_tokens(iceberg: Iceberg) -> None:
+    """A client that asks for a token is told which one to use, in the form of OAuth's errors; the secret stays out."""
+    headers = {"content-type": "application/x-www-form-urlencoded", "authorization": "none"}
+    body = b"grant_type=client_credentials&client_id=a&client_secret=hidden&scope=catalog"
+    answer = iceberg.client.ask_root("POST", "/iceberg/v1/oauth/tokens", body, headers)
+    assert (answer.status, answer.json["error"]) == (400, "unsupported_grant_type")
+    assert "as its token" in answer.json["error_description"]
+    assert b"hidden" not in answer.body
+
+
+def test_a_name_that_is_no_word_of_a_path(tmp_path: Path) -> None:
+    """The prefix is the lake's name as a path has it: clients put it into their paths as it is."""
+    lake = lakebed.open(tmp_path / "a lake of 100%20")
+    lake.create_table("db.t", ROWS)
+    with start_server(tmp_path / "a lake of 100%20", options=ServerOptions(durable=False)) as running:
+        started = running.started
+        headers = {"authorization": f"Bearer {started.access_key}.{started.secret}"}
+
+        def get(path: str) -> Any:
+            with urlopen(Request(f"{started.endpoint}/iceberg/v1/{path}", headers=headers)) as reply:
+                return json.load(reply)
+
+        prefix = get("config")["overrides"]["prefix"]
+        assert prefix == "a%20lake%20of%20100%2520"
+        assert get(f"{prefix}/namespaces/db/tables")["identifiers"] == [{"namespace": ["db"], "name": "t"}]
 
 
 def test_keys_that_are_limited(iceberg: Iceberg) -> None:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 import lakebed
 from lakebed.http.declaration import Routes
 from lakebed.http.openapi import PathParameter, Service
+from lakebed.http.replies import json
 from lakebed.server.iceberg import reading
 from lakebed.server.iceberg.catalog import ICEBERG_TAG
 from lakebed.server.iceberg.errors import ERRORS, IcebergErrorBody, read_only, view_not_found
@@ -61,6 +62,18 @@ _REFUSED: Final = (
 )
 
 
+_NO_TOKENS: Final = {
+    "error": "unsupported_grant_type",
+    "error_description": "This catalog issues no tokens: give the client the access key and its secret, with a dot "
+    "between them, as its token (the option `token`, not `credential`).",
+}
+
+
+async def _refuse_token(call: RepositoryCall) -> Response:
+    """Say which token a client needs, in the form of OAuth's errors."""
+    return json(_NO_TOKENS, status=400)
+
+
 async def _get_view(call: RepositoryCall) -> Response:
     """Say that there is no such view."""
     _, namespace = namespace_of(call)
@@ -77,6 +90,7 @@ def _declare_refusal(number: int, method: str, path: str, what: str) -> None:
 
 for _method in ("GET", "HEAD"):
     _REFUSALS.add(_method, _VIEW, f"icebergGetView{_method}", needs="read", gives={})(_get_view)
+_REFUSALS.add("POST", "/v1/oauth/tokens", "icebergGetToken", needs=None, gives={})(_refuse_token)
 for _number, (_method, _path, _what) in enumerate(_REFUSED):
     _declare_refusal(_number, _method, _path, _what)
 for _method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"):
