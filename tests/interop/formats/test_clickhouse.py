@@ -113,10 +113,11 @@ def test_tables(s3_server: Any, tmp_path: Path, python: Path) -> None:
     expected["SELECT id FROM lake.`db.t` SETTINGS iceberg_snapshot_id = 1"] = (
         tables["db.t"].read(version=1).select(["id"])
     )
+    elsewhere = f"{options['aws_endpoint']}/other/new"
     refused = {
         "SELECT * FROM lake.`db.keyed`": "column _KEY_id with field_id",
         "SELECT * FROM lake.`db.marked`": "Position deletes are supported only for parquet",
-        "CREATE TABLE lake.`db.new` (a Int64) ENGINE = IcebergS3('x')": "Iceberg's clients read here",
+        f"CREATE TABLE lake.`db.new` (a Int64) ENGINE = IcebergS3('{elsewhere}')": "Iceberg's clients read here",
         "INSERT INTO lake.`db.t` SETTINGS allow_insert_into_iceberg = 1 VALUES (1, 'a', 1)": "",
     }
     with start_server(url, options=ServerOptions(durable=False, storage_options=options)) as running:
