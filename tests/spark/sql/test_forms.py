@@ -60,6 +60,34 @@ def test_what_is_typed_first(sql: Run, lake: Lake) -> None:
     assert arguments.endswith("table string, version string.")
 
 
+def test_a_provider_for_tools_that_ask_for_a_format(session: SparkSession, sql: Run, lake: Lake) -> None:
+    """With the setting USING may name the word, and tables show it; they are the same tables, and other words are refused.
+
+    dbt writes MERGE and CREATE OR REPLACE only for formats that it knows, by the words Provider: iceberg.
+    """
+    with pytest.raises(PySparkException, match="USING iceberg is not possible in a lake"):
+        sql("CREATE TABLE lake.db.t (id BIGINT) USING iceberg")
+    for setting, value in (("", session.conf.get("spark.sql.catalog.lake")), (".url", lake.url), (".provider", "iceberg")):
+        session.conf.set(f"spark.sql.catalog.named{setting}", str(value))
+    session.conf.set("spark.sql.catalog.named.python", str(session.conf.get("spark.sql.catalog.lake.python")))
+    sql("CREATE TABLE named.db.t (id BIGINT, v STRING) USING Iceberg TBLPROPERTIES ('primary-key' = 'id')")
+    sql("CREATE OR REPLACE TABLE named.db.t USING iceberg TBLPROPERTIES ('primary-key' = 'id') AS SELECT 1L id, 'a' v")
+    sql("CREATE TABLE named.db.like LIKE named.db.t")
+    sql("CREATE TABLE named.db.own USING lakebed AS SELECT 2L id")
+    information = [row[3] for row in sql("SHOW TABLE EXTENDED IN named.db LIKE '*'")]
+    assert len([text for text in information if "\nProvider: iceberg\n" in text]) == 3
+    assert "Provider" not in sql("SHOW TABLE EXTENDED IN lake.db LIKE 't'")[0][3]
+    (shown,) = sql("SHOW CREATE TABLE named.db.t")[0]
+    sql(shown.replace("named.db.t", "named.db.again"))
+    assert lake.table("db.again").schema.primary_keys == lake.table("db.like").schema.primary_keys == ("id",)
+    session.range(3).writeTo("named.db.own").using("iceberg").createOrReplace()
+    assert sql("SELECT count(*) FROM lake.db.own") == [(3,)]
+    for name in ("db.t", "db.like", "db.own", "db.again"):
+        assert "provider" not in lake.table(name).schema.options
+    with pytest.raises(PySparkException, match="USING delta is not possible in a lake"):
+        sql("CREATE TABLE named.db.other (id BIGINT) USING delta")
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("table")
 def test_statements(sql: Run, lake: Lake) -> None:

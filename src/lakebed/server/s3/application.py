@@ -110,7 +110,7 @@ class S3Application:
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
-            reply = self._explain(error, scope, trace)
+            reply = self._explain(error, scope, trace, texts)
         if waits:  # the client may or may not send the body that it held back, and that could be read as a request
             reply.raw_headers.append((b"connection", b"close"))
         request_id = trace.request_id.encode()
@@ -192,7 +192,7 @@ class S3Application:
             name = operation.endpoint.name
             self._site.serving.log_problem(f"no audit line of {name}: {error}", request_id=call.request_id)
 
-    def _explain(self, error: Exception, scope: Scope, trace: RequestTrace) -> Response:
+    def _explain(self, error: Exception, scope: Scope, trace: RequestTrace, texts: HeaderTexts) -> Response:
         if isinstance(error, NotFound) and error.kind == "repository_not_found" and _raw_path(scope).startswith(_API):
             error = s3_error(
                 "ErrNoSuchBucketPossibleAPIEndpoint",
@@ -203,6 +203,7 @@ class S3Application:
             request_id=trace.request_id,
             resource=_raw_path(scope).decode("latin-1"),
             root_url=self._site.repositories.url,
+            headers=texts,
         )
         if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind

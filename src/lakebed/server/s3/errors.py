@@ -6,6 +6,7 @@ error is mapped by its kind, or else by the status that the REST interface gives
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.responses import Response
@@ -98,6 +99,14 @@ _BY_STATUS: Final = {
 }
 
 
+_CONDITIONS: Final = (
+    "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
+    "x-amz-copy-source-If-Match", "x-amz-copy-source-If-None-Match",
+    "x-amz-copy-source-If-Modified-Since", "x-amz-copy-source-If-Unmodified-Since",
+)  # fmt: skip
+"""Headers of conditions, as S3 writes their names in errors."""
+
+
 def s3_error(code: str, message: str) -> InvalidRequest:
     """Return an error with a code of S3. Clients see the message."""
     assert code in _STATUSES, code
@@ -116,22 +125,34 @@ def code_of(error: BaseException) -> str:
     return _CODES.get(error.kind) or _BY_STATUS.get(status, "InvalidRequest")
 
 
-def error_fields(error: BaseException, *, request_id: str, root_url: str) -> list[tuple[str, str]]:
-    """Return code and message of an error, in the form for clients. A bug's message only tells where to look."""
+def error_fields(
+    error: BaseException, *, request_id: str, root_url: str, headers: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return code and message of an error, in the form for clients. A bug's message only tells where to look.
+
+    Args:
+        root_url: the storage's URL. If it is a folder, no message contains it.
+        headers: headers of the request, by lower-case names. They name the condition that did not hold.
+    """
     code = code_of(error)
     if code == "InternalError" or not isinstance(error, LakebedError):
         return [("Code", code), ("Message", f"The server failed; its log says why, under request {request_id}.")]
-    return [("Code", code), ("Message", shown_error(error, root_url=root_url).message)]
+    fields = [("Code", code), ("Message", shown_error(error, root_url=root_url).message)]
+    conditions = [name for name in _CONDITIONS if name.lower() in headers] if code == "PreconditionFailed" else []
+    # Clients tell "the object exists" from "the object changed" by it. Of several it is not known which one failed.
+    return [*fields, ("Condition", conditions[0])] if len(conditions) == 1 else fields
 
 
-def error_reply(error: BaseException, *, request_id: str, resource: str, root_url: str) -> Response:
+def error_reply(
+    error: BaseException, *, request_id: str, resource: str, root_url: str, headers: Mapping[str, str]
+) -> Response:
     """Return the reply to a failed request.
 
     Args:
         resource: the path of the request.
-        root_url: the storage's URL. If it is a folder, no message contains it.
+        root_url, headers: as of `error_fields`.
     """
-    fields = error_fields(error, request_id=request_id, root_url=root_url)
+    fields = error_fields(error, request_id=request_id, root_url=root_url, headers=headers)
     status = _STATUSES[fields[0][1]]
     size_bytes = error.facts.get("size_bytes") if status == 416 and isinstance(error, LakebedError) else None
     # Clients that read an object in ranges without knowing its size learn from this that it is empty.

@@ -252,7 +252,7 @@ async def _keep_alive(call: S3Call, future: asyncio.Future[Entry]) -> AsyncGener
         yield memoryview(_result(call, future.result()))
     else:
         root_url = call.site.repositories.url
-        fields = error_fields(error, request_id=call.request_id, root_url=root_url)
+        fields = error_fields(error, request_id=call.request_id, root_url=root_url, headers=call.headers)
         yield memoryview(render_root("Error", fields, namespace=None))
 
 

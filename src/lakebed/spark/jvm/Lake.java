@@ -11,11 +11,15 @@ final class Lake {
   /** The interpreter in the settings; null: each machine uses its own. */
   final String python;
 
+  /** What USING may name besides lakebed's own words, and what tables show as theirs; null: nothing. */
+  final String provider;
+
   private final long seconds;
 
-  Lake(String url, String python, long seconds) {
+  Lake(String url, String python, String provider, long seconds) {
     this.url = url;
     this.python = python;
+    this.provider = provider;
     this.seconds = seconds;
   }
 

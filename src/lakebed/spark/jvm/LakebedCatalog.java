@@ -28,6 +28,7 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
@@ -45,8 +46,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * A lake as a catalog of Spark SQL: {@code spark.sql.catalog.NAME=org.lakebed.spark.LakebedCatalog}.
  *
- * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python} and {@code .timeout} (seconds). It decides
- * nothing: it sends requests to the bridge, and converts the replies.
+ * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python}, {@code .timeout} (seconds) and {@code .provider}
+ * (what USING may name besides lakebed's own words, and what tables show, for tools that ask for a format by name). It
+ * decides nothing: it sends requests to the bridge, and converts the replies.
  */
 public final class LakebedCatalog
     implements MinorCatalog, StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
@@ -67,7 +69,8 @@ public final class LakebedCatalog
       throw Errors.mistake(
           "The catalog " + name + " has no lake: set spark.sql.catalog." + name + ".url to a folder or a bucket's URL.");
     }
-    lake = new Lake(url, options.get("python"), seconds(options.getOrDefault("timeout", "600")));
+    long seconds = seconds(options.getOrDefault("timeout", "600"));
+    lake = new Lake(url, options.get("python"), options.get("provider"), seconds);
   }
 
   private long seconds(String timeout) {
@@ -214,11 +217,13 @@ public final class LakebedCatalog
   }
 
   /** The properties of a new table, including the buckets of its transforms and the key of its constraint. */
-  private static Map<String, String> properties(TableInfo info) {
+  private Map<String, String> properties(TableInfo info) {
     for (StructField column : info.schema().fields()) {
       Columns.checkType(column.name(), column.dataType());
     }
     Map<String, String> properties = new LinkedHashMap<>(info.properties());
+    properties.computeIfPresent(
+        TableCatalog.PROP_PROVIDER, (name, provider) -> provider.equalsIgnoreCase(lake.provider) ? null : provider);
     for (Transform transform : info.partitions()) {
       if (transform instanceof BucketTransform bucket) {
         String columns = String.join(",", Arrays.stream(bucket.references()).map(LakebedCatalog::column).toList());

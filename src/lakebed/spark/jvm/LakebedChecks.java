@@ -2,8 +2,10 @@ package org.lakebed.spark;
 
 import org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
+import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
 import org.apache.spark.sql.catalyst.plans.logical.AnalyzeTables;
+import org.apache.spark.sql.catalyst.plans.logical.CreateView;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
@@ -26,6 +28,11 @@ final class LakebedChecks extends AbstractFunction1<LogicalPlan, BoxedUnit> {
           "ANALYZE TABLES is not possible in the catalog " + catalog.name() + ": Spark computes no statistics of such tables,"
               + " and knows their rows and bytes without.");
     }
+    plan.foreach(
+        node -> {
+          checkView(node);
+          return BoxedUnit.UNIT;
+        });
     for (LogicalPlan leaf : CollectionConverters.asJava(plan.collectLeaves())) {
       if (leaf instanceof DataSourceV2Relation relation && relation.catalog().exists(LakebedCatalog.class::isInstance)) {
         boolean isTable = relation.table() instanceof LakebedTable || relation.table() instanceof RowsTable
@@ -39,5 +46,15 @@ final class LakebedChecks extends AbstractFunction1<LogicalPlan, BoxedUnit> {
       }
     }
     return BoxedUnit.UNIT;
+  }
+
+  /** Spark refuses a view in a catalog that has none, but not if its query begins with WITH. */
+  private static void checkView(LogicalPlan node) {
+    if (node instanceof CreateView view && view.child() instanceof ResolvedIdentifier name
+        && name.catalog() instanceof LakebedCatalog catalog) {
+      throw Errors.mistake(
+          "The catalog " + catalog.name() + " stores no views: CREATE TEMPORARY VIEW " + name.identifier().name()
+              + ", or create the view in spark_catalog.");
+    }
   }
 }

@@ -179,6 +179,9 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     // DESCRIBE EXTENDED shows the folder. SHOW CREATE TABLE leaves it out if Spark considers it managed.
     found.put(TableCatalog.PROP_LOCATION, loaded.get("url").asText());
     found.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
+    if (lake.provider != null) {
+      found.put(TableCatalog.PROP_PROVIDER, lake.provider);
+    }
     return found;
   }
 
@@ -187,6 +190,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     Map<String, String> properties = properties();
     properties.remove(TableCatalog.PROP_LOCATION);
     properties.remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
+    properties.remove(TableCatalog.PROP_PROVIDER);
     properties.putAll(info.properties());
     return new TableInfo.Builder()
         .withColumns(info.columns())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from datetime import UTC, datetime
 from email.header import Header, decode_header, make_header
 from typing import Any
 
@@ -13,6 +14,7 @@ import urllib3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 
 from lakebed.repo.heads.write import stage
 from lakebed.repo.transport.transport import context_of
@@ -206,6 +208,33 @@ def test_conditional_puts_are_one_write(gateway: Any, bucket: str, code: Code) -
     assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"1"
     s3.put_object(Bucket=bucket, Key="k", Body=big, IfMatch=tag)
     assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == big
+
+
+def test_a_refusal_names_the_condition_that_failed(gateway: Any, bucket: str) -> None:
+    """s3fs makes FileExistsError of If-None-Match, and another error of other conditions; of two none is named."""
+    s3 = gateway.s3()
+    tag = s3.put_object(Bucket=bucket, Key="k", Body=b"1")["ETag"]
+    upload = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
+    place = {"Bucket": bucket, "Key": "k"}
+    part = s3.upload_part(**place, UploadId=upload, PartNumber=1, Body=b"2")["ETag"]
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
+    finish, past = {**place, "UploadId": upload, "MultipartUpload": parts}, datetime(2000, 1, 1, tzinfo=UTC)
+    for ask, condition in (
+        (lambda: s3.put_object(**place, Body=b"2", IfNoneMatch="*"), "If-None-Match"),
+        (lambda: s3.put_object(**place, Body=b"2", IfMatch='"x"'), "If-Match"),
+        (lambda: s3.complete_multipart_upload(**finish, IfNoneMatch="*"), "If-None-Match"),
+        (lambda: s3.get_object(**place, IfMatch='"x"'), "If-Match"),
+        (lambda: s3.get_object(**place, IfUnmodifiedSince=past), "If-Unmodified-Since"),
+        (lambda: s3.get_object(**place, IfMatch='"x"', IfNoneMatch=tag), None),
+        (
+            lambda: s3.copy_object(**{**place, "Key": "c"}, CopySource=f"{bucket}/k", CopySourceIfMatch='"x"'),
+            "x-amz-copy-source-If-Match",
+        ),
+    ):
+        with pytest.raises(ClientError) as refused:
+            ask()
+        error = refused.value.response["Error"]
+        assert (error["Code"], error.get("Condition")) == ("PreconditionFailed", condition)
 
 
 def address_of(gateway: Any, bucket: str, path: str) -> str:
