@@ -369,6 +369,10 @@ class Table:
 
         return plan_scan(self.context, options)
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the rows of the newest version as an Arrow C stream, so other libraries take the table as it is."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
     def read(self, **options: Unpack[ReadOptions]) -> pa.Table:
         """Return the rows of a version as an Arrow table in memory, in any order. Arguments as `scan`."""
         return self.scan(**options).to_arrow()

@@ -122,6 +122,25 @@ def test_rows_come_out_as_pandas(table: Table) -> None:
     assert len(table.at("first").scan(columns="id").to_pandas()) == 3
 
 
+def test_a_table_is_a_stream_for_other_libraries(table: Table) -> None:
+    """Arrow, polars, DuckDB and another table take a table, a version and a scan as they are, each with its rows."""
+    assert pa.table(table) == SCHEMA.empty_table()
+    table.upsert(pa.Table.from_pylist(NASTY, SCHEMA))
+    table.create_tag("first")
+    table.delete("id = 1")
+    first, some = table.at("first"), table.scan(tag="first", columns=["name", "id"], where="id > 0")
+    assert by_id(pa.table(first)) == sorted(NASTY, key=lambda row: int(str(row["id"])))
+    assert pa.table(table).schema == SCHEMA
+    assert sorted(pl.DataFrame(table)["id"]) == [-(2**63), 2]
+    assert pl.DataFrame(some).rows() == [("é\x00", 1), (None, 2)]
+    connection = duckdb.connect()
+    for rows, ids in ((table, [-(2**63), 2]), (first, [-(2**63), 1, 2]), (some, [1, 2])):
+        connection.register("rows", rows)
+        assert connection.sql("SELECT id FROM rows ORDER BY id").fetchall() == [(id,) for id in ids]
+    table.upsert(first)
+    assert by_id(table.read()) == by_id(first.read())
+
+
 @pytest.mark.parametrize("days", [2_932_897, -719_163])
 @pytest.mark.parametrize("is_inside", [False, True])
 def test_dates_that_pandas_has_not_are_named(days: int, is_inside: bool) -> None:

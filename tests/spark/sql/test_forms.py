@@ -61,15 +61,15 @@ def test_what_is_typed_first(sql: Run, lake: Lake) -> None:
 
 
 def test_a_provider_for_tools_that_ask_for_a_format(session: SparkSession, sql: Run, lake: Lake) -> None:
-    """With the setting USING may name the word, and tables show it; they are the same tables, and other words are refused.
+    """With the setting, USING may name the word and tables show it; they are the same tables, and others are refused.
 
     dbt writes MERGE and CREATE OR REPLACE only for formats that it knows, by the words Provider: iceberg.
     """
     with pytest.raises(PySparkException, match="USING iceberg is not possible in a lake"):
         sql("CREATE TABLE lake.db.t (id BIGINT) USING iceberg")
-    for setting, value in (("", session.conf.get("spark.sql.catalog.lake")), (".url", lake.url), (".provider", "iceberg")):
-        session.conf.set(f"spark.sql.catalog.named{setting}", str(value))
-    session.conf.set("spark.sql.catalog.named.python", str(session.conf.get("spark.sql.catalog.lake.python")))
+    for setting in ("", ".url", ".python"):
+        session.conf.set(f"spark.sql.catalog.named{setting}", str(session.conf.get(f"spark.sql.catalog.lake{setting}")))
+    session.conf.set("spark.sql.catalog.named.provider", "iceberg")
     sql("CREATE TABLE named.db.t (id BIGINT, v STRING) USING Iceberg TBLPROPERTIES ('primary-key' = 'id')")
     sql("CREATE OR REPLACE TABLE named.db.t USING iceberg TBLPROPERTIES ('primary-key' = 'id') AS SELECT 1L id, 'a' v")
     sql("CREATE TABLE named.db.like LIKE named.db.t")

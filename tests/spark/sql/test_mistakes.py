@@ -45,7 +45,7 @@ NAMES = {
     "CREATE TABLE lake.db.q (v VARIANT)": "of Spark's type variant, which lakebed does not write: cast it",
     "DROP TABLE lake.db.t.tags": "lake.db.t.tags is no table of its own",
     "SHOW TABLES IN lake.nodb": "The schema `nodb` cannot be found",
-    "CREATE VIEW lake.db.v AS WITH w AS (SELECT 1 AS a) SELECT a FROM w": "stores no views: CREATE TEMPORARY VIEW v, or",
+    "CREATE VIEW lake.db.v AS WITH w AS (SELECT 1 AS a) SELECT a FROM w": "stores no views: CREATE TEMPORARY VIEW v",
     "ALTER VIEW lake.db.t AS WITH w AS (SELECT 1 AS a) SELECT a FROM w": "Catalog lake does not support views",
     "ANALYZE TABLES IN lake.db COMPUTE STATISTICS": "ANALYZE TABLES is not possible in the catalog lake",
     "CREATE TABLE lake.db.q (a ARRAY<STRING COLLATE UTF8_LCASE>)": "Leave out COLLATE, and write it in queries.",

@@ -12,6 +12,7 @@ import tempfile
 import termios
 import textwrap
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.lake.lake import Lake
+from lakebed.spark.jar import find_jar
 from worlds.waiting import wait_until
 
 Run = Callable[[str], list[tuple[Any, ...]]]
@@ -243,3 +245,31 @@ def test_eight_sessions_write_tag_and_travel_at_the_same_time(spark: SparkSessio
     table = lake.table("db.t")
     assert {n: sorted(table.read(version=f"of-{n}")["writer"].to_pylist()) for n in range(SESSIONS)} == seen
     assert [snapshot.id for snapshot in table.snapshots()] == list(range(1, SESSIONS + 2))
+
+
+@pytest.mark.parametrize("entry", ["LakebedExtensions", "LakebedCatalog"])
+def test_the_jar_works_on_when_its_class_loader_is_closed(spark: SparkSession, lake: Lake, entry: str) -> None:
+    """The Thrift server closes it with the first connection that PyHive ends: all classes are loaded before."""
+    jvm: Any = spark._jvm
+    urls = spark._sc._gateway.new_array(jvm.java.net.URL, 1)  # type: ignore[union-attr]
+    urls[0] = jvm.java.io.File(str(find_jar())).toURI().toURL()
+    loader = jvm.java.net.URLClassLoader(urls, jvm.java.lang.ClassLoader.getSystemClassLoader())
+    made = (
+        loader.loadClass(f"org.lakebed.spark.{entry}")
+        .getConstructors()[0]
+        .newInstance(
+            spark._sc._gateway.new_array(jvm.java.lang.Object, 0)  # type: ignore[union-attr]
+        )
+    )
+    if entry == "LakebedCatalog":
+        options = jvm.java.util.HashMap({"url": lake.url})
+        made.initialize("lake", jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options))
+    else:
+        made.apply(jvm.org.apache.spark.sql.SparkSessionExtensions())
+    loader.close()
+    with zipfile.ZipFile(find_jar()) as jar:
+        names = [name for name in jar.namelist() if name.endswith(".class")]
+    assert len(names) > 100
+    for name in names:
+        loaded = loader.loadClass(name.removesuffix(".class").replace("/", "."))
+        assert loaded.getClassLoader().equals(loader)

@@ -63,6 +63,7 @@ public final class LakebedCatalog
 
   @Override
   public void initialize(String name, CaseInsensitiveStringMap options) {
+    JarClasses.load();
     this.name = name;
     String url = options.get("url");
     if (url == null || url.isBlank()) {

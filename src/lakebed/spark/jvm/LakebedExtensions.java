@@ -12,6 +12,7 @@ import scala.runtime.BoxedUnit;
 public final class LakebedExtensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
+    JarClasses.load();
     extensions.injectParser((session, parser) -> new LakebedParser((SparkSession) session, parser));
     extensions.injectCheckRule(session -> new LakebedChecks());
     extensions.injectPostHocResolutionRule(session -> new InsertingMerge());

@@ -178,6 +178,10 @@ class Scan:
         """`to_batches` as an Arrow reader."""
         return pa.RecordBatchReader.from_batches(self.schema, (batch for batch in self.to_batches()))
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export `to_reader` as an Arrow C stream, in a capsule: polars, DuckDB and others read a scan as it is."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
     def to_arrow(self) -> pa.Table:
         """All rows in memory, decoded in parallel; in no particular order."""
         if not self._columns:

@@ -60,6 +60,10 @@ class TableView:
         """
         return self.table.scan(version=self.version, **rows)
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the rows of this version as an Arrow C stream."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
     def read(self, **rows: Unpack[RowOptions]) -> pa.Table:
         """The rows of this version in memory; arguments as `scan`."""
         return self.scan(**rows).to_arrow()
