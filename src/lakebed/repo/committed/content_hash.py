@@ -26,7 +26,7 @@ def range_hash(batches: Sequence[pa.RecordBatch]) -> str:
     """The hash of the rows of a range: 64 hexadecimal digits.
 
     Args:
-        batches: all of them, of `ROWS_SCHEMA`, sorted, none empty; how they are cut makes no difference.
+        batches: all rows, in batches of `ROWS_SCHEMA`, sorted, none empty. Where they are cut does not matter.
 
     Cost: about 0.1 us a row, outside of the interpreter's lock.
     """
@@ -55,4 +55,4 @@ def metarange_hash(ranges: Iterable[RangeMeta]) -> str:
 
 
 EMPTY_METARANGE_ID: Final = metarange_hash(())
-"""Of an empty list."""
+"""The hash of an empty list."""

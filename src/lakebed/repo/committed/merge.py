@@ -42,16 +42,16 @@ from lakebed.repo.model.model import MetarangeRef, RangeMeta
 from lakebed.repo.model.rows import prefix_range
 
 Strategy = Literal["source-wins", "dest-wins"]
-"""Whose entry, or absence of one, is taken where both sides changed a path differently."""
+"""The side whose entry, or absence of an entry, is taken if both sides changed a path differently."""
 
 CONFLICTS_MAX_DEFAULT: Final = 1_000
 
 _FEW: Final = 64
-"""So many rows are put in their places one by one: sorting all would take longer."""
+"""Up to this many rows are inserted one by one: sorting all rows would take longer."""
 
 Side = Literal["source", "destination"]
 _Forced = tuple[bytes, bytes | None, Side]
-"""All paths in [start, end) are one side's."""
+"""All paths in [start, end) are taken from one side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class MergeOutcome:
         added, changed, removed: paths of the destination, among those that were compared one by one.
         ranges_taken: ranges that were taken over from the source unread. Their paths are not in the three counts. For
             the exact effect of a merge, use the difference between the destination and `ref`.
-        conflicts: the first paths that both sides changed differently, sorted; of a unit its root, with a slash at its
-            end. None with a strategy: its winner was taken.
-        conflict_count: how many there are in all.
+        conflicts: the first paths that both sides changed differently, sorted; for a unit its root, which ends with a
+            slash. Empty with a strategy, because its winner was taken.
+        conflict_count: the number of all conflicts.
     """
 
     ref: MetarangeRef | None
@@ -108,7 +108,7 @@ def merge_metaranges(
         strategy: whose entry wins a conflict; None: conflicts are reported, and there is no merged state.
         prefix: only paths that begin with it are taken from the source; all others stay as in the destination.
         units: whether roots of tables and databases are merged whole. Only False for data that has none.
-        conflicts_max: so many conflicts are listed; all are counted.
+        conflicts_max: most conflicts to list; all are counted.
 
     Raises:
         InvalidRequest: an unknown strategy; or the prefix is inside a unit (``kind="prefix_cuts_unit"``, ``root=``).
@@ -179,7 +179,7 @@ class _Merge:
         ref = self._writer.finish()
         for one_sided in self._three:
             if one_sided.id == ref.id:
-                ref = one_sided  # the same state, and its file is there already
+                ref = one_sided  # the same state, and its file exists already
         added, changed, removed = self._counts.tolist()
         return MergeOutcome(ref, added=added, changed=changed, removed=removed, ranges_taken=self._ranges_taken)
 
@@ -195,7 +195,7 @@ class _Merge:
         sides = {forced_side for _, _, forced_side in forced}
         if sides <= {side}:
             return side
-        # What the prefix leaves out, or a unit, is the other side's: all of the segment, or a part of its rows.
+        # Paths outside the prefix, or in a unit, are taken from one side: the whole segment, or a part of its rows.
         is_covered = len(sides) == 1 and any(segment.inside(start, end) for start, end, _ in forced)
         return sides.pop() if is_covered else None
 
@@ -220,7 +220,7 @@ class _Merge:
                 self._writer.write_rows(merged_rows.rows())
 
     def _force_sides(self, first: bytes, last: bytes, merged: MergedRows | None = None) -> list[_Forced]:
-        """Which paths from first to last are one side's without comparing: what the prefix leaves out, and units."""
+        """The paths from first to last that one side gets uncompared: those outside the prefix, and in units."""
         forced: list[_Forced] = []
         start, end = self._inside
         if first < start:
@@ -235,7 +235,7 @@ class _Merge:
         return [*forced, *((*prefix_range(root), winner) for root in roots)]
 
     def _conflicting_roots(self, first: bytes, last: bytes, merged: MergedRows | None) -> list[bytes]:
-        """The conflicting units that have paths between first and last, as far as it matters there."""
+        """The conflicting units that have paths between first and last, as far as they affect these paths."""
         judge = self._judge
         if judge is None:
             return []
@@ -256,20 +256,21 @@ class _Merge:
         self._path_count += count
         paths_left = self._conflicts_max - len(self._paths)
         if paths_left > 0:
-            # The first of a window are among the first of each column.
+            # The first paths of a window are among the first of each column.
             self._paths += sorted(path for column in clashes for path in keys_of(column.slice(0, paths_left)))[
                 :paths_left
             ]
 
 
 class MergedRows:
-    """One window of a merge: what becomes of each of its paths. Pure.
+    """One window of a merge: the result for each of its paths. Pure.
 
-    Of every path either the source has a row, and it is taken or clashes or neither; or only the destination has, and
-    it is dropped or clashes or stays. All else follows from these columns of truths, one a row of that side.
+    If the source has a row for a path, the row is taken, or clashes, or neither. If only the destination has one, the
+    row is dropped, or clashes, or stays. All results follow from these columns of flags, one flag for each row of that
+    side.
 
     Args:
-        base, source, destination: everything they have of some stretch of paths; batches of `ROWS_SCHEMA`, sorted.
+        base, source, destination: all their rows in a stretch of paths; batches of `ROWS_SCHEMA`, sorted.
     """
 
     def __init__(self, base: pa.RecordBatch, source: pa.RecordBatch, destination: pa.RecordBatch) -> None:
@@ -295,7 +296,7 @@ class MergedRows:
         self._clashing_gone: Flags = is_gone & self._destination_changed
 
     def paths(self) -> list[pa.BinaryArray]:
-        """All paths; those that several sides have, several times."""
+        """All paths, in columns; a path of several sides occurs several times."""
         return [rows.column(0) for rows in (self._base, self._source, self._destination)]
 
     def folders_of_both(self) -> set[bytes]:
@@ -321,7 +322,8 @@ class MergedRows:
         """Give clashing paths to the winner.
 
         Returns:
-            Without a strategy the clashing paths, in columns sorted each: those that the source has, those it removed.
+            Without a strategy, the clashing paths in two sorted columns: those that the source has, and those that it
+            removed.
         """
         if strategy is None:
             return [_select_paths(self._source, self._clashing), _select_paths(self._destination, self._clashing_gone)]
@@ -331,12 +333,12 @@ class MergedRows:
         return []
 
     def counts(self) -> Positions:
-        """Paths that are added to the destination, changed in it, and removed."""
+        """The numbers of paths that are added to the destination, changed in it, and removed."""
         inserted = int((self._taken & (self._at < 0)).sum())
         return np.array([inserted, int(self._taken.sum()) - inserted, int(self._dropped.sum())])
 
     def rows(self) -> pa.RecordBatch:
-        """The merged rows, of `ROWS_SCHEMA`; the destination's own batch where nothing changed in it."""
+        """The merged rows, of `ROWS_SCHEMA`; the destination's own batch if nothing changed in it."""
         taken_places = np.flatnonzero(self._taken)
         is_kept = ~self._dropped
         if not len(taken_places) and is_kept.all():
@@ -355,13 +357,13 @@ class MergedRows:
 
 
 def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:
-    """The smallest and the largest path of a window, of which one side has rows."""
+    """The smallest and the largest path of a window. At least one side must have rows."""
     columns = [rows.column(0) for rows in windows if rows.num_rows]
     return min(column[0].as_py() for column in columns), max(column[-1].as_py() for column in columns)
 
 
 def _hit(positions: Positions, count: int) -> Flags:
-    """Which of so many rows are among these; -1 is none."""
+    """For each of `count` rows, whether `at` contains its number; -1 is ignored."""
     flags = np.zeros(count, np.bool_)
     flags[positions[positions >= 0]] = True
     return flags
@@ -378,7 +380,7 @@ def _stretch(rows: pa.RecordBatch, start: bytes, end: bytes | None) -> slice:
 
 
 def _places(paths: pa.BinaryArray, inserted: pa.BinaryArray) -> Positions:
-    """For each of some other paths, sorted as these are, how many of these sort before it."""
+    """For each inserted path, the number of `paths` that sort before it. Both columns must be sorted."""
     if len(inserted) < _FEW:
         column = KeyColumn(paths)
         return np.array([column.lower_bound(path) for path in keys_of(inserted)])

@@ -40,11 +40,12 @@ from lakebed.repo.model.rows import lsm_rows, rows_of
 
 _GROUP_COUNT_MAX: Final = 8
 _GROUP_BYTES_MAX: Final = 8 << 20
-"""A group of ranges, which are put and synced together, has so many, or so many bytes, or is one range."""
+"""Most ranges, and most bytes, of a group. Its ranges are put and synced together. A larger range is a group by itself.
+So is every range if the store does not sync files together."""
 _WAITING_COUNT_MAX: Final = 8
-"""Groups that are put while the next rows come."""
+"""Most groups that are being put while the next rows come."""
 _WAITING_BYTES_MAX: Final = 64 << 20
-"""And at most so many bytes of their files, or one group."""
+"""Most bytes of the files of these groups; a larger group is put alone."""
 _BATCH_ROWS_MIN: Final = 4_096
 """Smaller batches are joined before they are encoded."""
 
@@ -60,8 +61,8 @@ class MetarangeWriter:
     """One metarange being written. Not thread-safe.
 
     Args:
-        files: where it goes.
-        base: whose ranges are taken over where equal ones come out; it is what the metarange is a change of.
+        files: the files to write to.
+        base: the metarange that is changed. If a new range equals one of its ranges, that range is taken over.
     """
 
     def __init__(self, files: RangeFiles, *, base: Metarange) -> None:
@@ -69,24 +70,24 @@ class MetarangeWriter:
         self._base = base
         self._base_ranges: dict[str, RangeMeta] | None = None
         self._ranges: list[RangeMeta] = []
-        self._gathered: list[FileWriter] = []  # the group that is not being put yet
+        self._gathered: list[FileWriter] = []  # the group that is still being gathered
         self._gathered_bytes = 0
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._held: list[pa.RecordBatch] = []  # rows since the last break
         self._held_count = 0
         self._held_bytes = 0
-        self._open: RangeMeta | None = None  # taken over, if nothing comes behind it
+        self._open: RangeMeta | None = None  # taken over if no rows follow
         self._last_path: bytes | None = None
 
     def write_rows(self, batch: pa.RecordBatch) -> None:
-        """Take rows of `ROWS_SCHEMA`, sorted, all behind those before, no tombstones.
+        """Add rows of `ROWS_SCHEMA`, sorted, all behind the earlier rows, without tombstones.
 
-        Keeps views of the last of them until their range ends. Cost: about 0.5 us a row here, and 1 PUT a range, which
-        continues meanwhile.
+        Keeps views of the last rows until their range ends. Cost: about 0.5 us a row in this thread, and 1 PUT a range
+        in the background.
 
         Raises:
-            Unavailable, OutcomeUnknown: a range before could not be written. Begin again with a new writer.
+            Unavailable, OutcomeUnknown: an earlier range could not be written. Begin again with a new writer.
         """
         if not batch.num_rows:
             return
@@ -95,10 +96,10 @@ class MetarangeWriter:
         self._take(batch)
 
     def reuse(self, range_meta: RangeMeta) -> None:
-        """Reuse a range as it is: all its paths sort behind those before.
+        """Reuse a range unchanged. All its paths must sort behind the earlier rows.
 
-        Cost: nothing right behind a break. Behind other rows, which belong into the same range, 1 GET: its rows are
-        written until they break again. Raises as `write_rows`, and `Corruption`.
+        Cost: none right behind a break. Behind other rows, which belong to the same range, 1 GET: the range's rows are
+        written again, up to the next break. Raises as `write_rows`, and `Corruption`.
         """
         self._close_open()
         self._note(range_meta.file.first_key, range_meta.file.last_key)
@@ -110,13 +111,13 @@ class MetarangeWriter:
             self._ranges.append(range_meta)
 
     def finish(self) -> MetarangeRef:
-        """Write the metarange, when it is not the base itself; everything it names is durable. Call it once.
+        """Write the metarange, unless it equals the base. Everything that it names is durable then. Call it once.
 
         Returns:
-            The base's own reference when the ranges are the base's.
+            The metarange's reference; the base's own if the ranges are the base's.
 
         Raises:
-            Unavailable, OutcomeUnknown: the store failed. What was written is nowhere referred to.
+            Unavailable, OutcomeUnknown: the store failed. Nothing refers to what was written.
         Cost: 1 PUT, and waiting for the ranges. On local folders it is synced together with the last group of ranges.
         """
         if self._open is not None:

@@ -1,13 +1,14 @@
 """Merge units: the root of a table or of a database inside a branch is merged whole, or not at all.
 
-Owns: by which paths a root is recognised, and which roots both sides of a merge have changed with different results.
-Invariants: a root is recognised by the files that make it one (a schema, a snapshot, a manifest of a database), never
-by the name of a folder alone; everything below a root belongs to it: its branches, tags, consumers, and roots inside
-it; so of roots inside one another the outermost counts, and conflicting roots never overlap.
+Owns: the paths that identify a root, and which roots both sides of a merge have changed with different results.
+Invariants: a root is identified by the files that make it one (a schema, a snapshot, a manifest of a database), never
+by the name of a folder alone. Everything below a root belongs to it: its branches, tags, consumers, and roots inside
+it. So of nested roots the outermost counts, and conflicting roots never overlap.
 
-A root that only one side changed needs no care: merged by path, it is that side's. Of the others few are ever asked
-for: a root whose changes are in two windows of a merge holds the last path of the first and the first of the second,
-so the folders of these paths are asked, and the folders in which both sides changed something in one window.
+A root that only one side changed needs no check: merged by path, it becomes that side's. Of the other roots, few need a
+check. If the changes of a root are in two windows of a merge, the root contains the last path of the first window and
+the first path of the second. So it is enough to check the folders of these paths, and the folders in which both sides
+changed something in one window.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from lakebed.repo.model.model import MetarangeRef, RangeMeta
 from lakebed.repo.model.rows import prefix_range
 
 _MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)"
-"""What follows the root in the path of a file that makes it one; see the layouts of tables and of databases."""
+"""Pattern for the rest of the path, behind the root, of a file that makes it a root; see the layouts of tables and of
+databases."""
 
 _MARKER: Final = re.compile(rf"((?:.*/)?){_MARKER_TEXT}".encode(), re.DOTALL)
 _MARKER_COLUMN: Final = rf"(?:\A|/){_MARKER_TEXT}\z"
 _PROBES: Final = (b"schema/schema-", b"snapshot/snapshot-", b"manifest/")
-"""Before the number in the path of such a file; digits sort between b"0" and b":"."""
+"""Texts before the number in the path of such a file. Numbers sort between b"0" and b":"."""
 
 
 def parse_root(path: bytes) -> bytes | None:
-    """The root that a path makes one, ``b""`` or ending with a slash; None: it makes none.
+    """The root that a file at this path makes a root, ``b""`` or ending with a slash; None: it makes no root.
 
-    A branch of a table, ``<root>/branch/branch-<name>/``, looks like a root by itself: it is inside another.
+    A branch of a table, ``<root>/branch/branch-<name>/``, also looks like a root; it is inside another one.
     """
     match = _MARKER.fullmatch(path)
     return None if match is None else match[1]
@@ -59,14 +61,14 @@ def folders_of(path: bytes) -> Iterator[bytes]:
 def find_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
     """Every folder that contains one of the paths, at any depth.
 
-    Cost: 0.4 us a path, 1 us a different folder.
+    Cost: 0.4 us for each path, 1 us for each distinct folder.
     """
     folders: set[bytes] = set()
     for column in columns:
         if len(column):
             parents = pc.replace_substring_regex(column, pattern=r"[^/]*\z", replacement="").unique()
             for parent in keys_of(parents):
-                # From the innermost outward, up to what another path has shown already.
+                # From the innermost outward, up to a folder that is known from another path.
                 while parent not in folders:
                     folders.add(parent)
                     parent = parent[: parent.rfind(b"/", 0, -1) + 1]
@@ -74,7 +76,7 @@ def find_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
 
 
 def roots_among(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
-    """The roots that some of these paths make roots. Cost: about 0.1 us a path."""
+    """The roots that files at these paths make roots. Cost: about 0.1 us a path."""
     roots: set[bytes] = set()
     for column in columns:
         markers = column.filter(pc.match_substring_regex(column, pattern=_MARKER_COLUMN))
@@ -83,7 +85,7 @@ def roots_among(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
 
 
 def outermost(roots: Iterable[bytes]) -> list[bytes]:
-    """Sorted, without those inside another."""
+    """The roots that are not inside another one, sorted."""
     outermost_paths: list[bytes] = []
     for root in sorted(set(roots)):
         if not outermost_paths or not root.startswith(outermost_paths[-1]):
@@ -96,7 +98,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
 
     Args:
         metaranges: base, source and destination of the merge.
-        prefix: of the paths to be merged.
+        prefix: the prefix of the paths to merge.
 
     Raises:
         InvalidRequest: the prefix is inside a root of one of them (``root=``).
@@ -114,16 +116,16 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
 
 
 def format_root(root: bytes) -> str:
-    """A root, as a conflict names it: it ends with a slash; the root of the whole branch is ``/``."""
+    """The name of a root in a conflict. It ends with a slash; the root of the whole branch is ``/``."""
     return root.decode(errors="backslashreplace") or "/"
 
 
 class UnitJudge:
-    """Which roots both sides of one merge have changed, with different results.
+    """Decides which roots both sides of a merge have changed with different results.
 
     Args:
-        base, source, destination: of the merge.
-        segments: of the three, in this order.
+        base, source, destination: the metaranges of the merge.
+        segments: the segments of the three, in this order.
     """
 
     def __init__(
@@ -148,8 +150,8 @@ class UnitJudge:
     def around(self, path: bytes) -> bytes | None:
         """The conflicting root that contains a path; None: there is none.
 
-        Cost: nothing for folders that were asked before, or that no change of both sides is near to, or that have no
-        place for the files of a root; else a block for each kind of these, and the first differences below a root.
+        Cost: none for folders that were checked before, that have no changes of both sides nearby, or in which no range
+        can have the files of a root. Else a block for each kind of these files, and the first differences below a root.
         """
         for folder in folders_of(path):
             if self.conflicts(folder):
@@ -164,12 +166,12 @@ class UnitJudge:
         return verdict
 
     def _judge(self, folder: bytes) -> bool:
-        """The cheap checks first: is there a change of both sides near, is it a root, are they really below it."""
+        """Check a folder, cheap checks first: are changes of both sides near, is it a root, are changes below it."""
         start, end = prefix_range(folder)
         if not all(segments.touch(start, end) for segments in self._changed):
             return False
         ranges = _marker_ranges(self._metaranges, folder)
-        # A range that all three have is opened for nothing else: only when it must be.
+        # Nothing else opens a range that all three have, so first check if that is needed.
         if any(marker_range.range_meta.id in self._common for marker_range in ranges) and not self._both_changed(
             start, end
         ):
@@ -195,13 +197,13 @@ class _ChangedSegments:
         self._lasts = [segment.last for segment in segments]
 
     def touch(self, start: bytes, end: bytes | None) -> bool:
-        """Whether one of them overlaps [start, end)."""
+        """Whether one of the segments overlaps [start, end)."""
         number = bisect_left(self._lasts, start)
         return number < len(self._segments) and (end is None or self._segments[number].first < end)
 
 
 class _MarkerRange(NamedTuple):
-    """Where files that make a folder a root would be."""
+    """A range that may have files that make a folder a root."""
 
     metarange: Metarange
     range_meta: RangeMeta
@@ -210,7 +212,7 @@ class _MarkerRange(NamedTuple):
 
 
 def _marker_ranges(metaranges: Sequence[Metarange], folder: bytes) -> list[_MarkerRange]:
-    """Where to look for such files of a folder; a range that several states have, once. Opens none."""
+    """The ranges that may have files that make a folder a root; a range of several states only once. Opens no range."""
     ranges: dict[tuple[str, bytes], _MarkerRange] = {}
     for probe in _PROBES:
         start, end = folder + probe + b"0", folder + probe + b":"

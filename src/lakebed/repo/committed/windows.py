@@ -1,8 +1,8 @@
-"""Windows: the same stretch of paths of several sorted sources, side by side, and which rows of them match.
+"""Windows: the same stretch of paths of several sorted sources together, and which of their rows match.
 
 Owns: cutting sources into stretches that are complete in all of them, and matching two sorted columns of paths.
-Invariants: windows follow one another in the order of paths and do not overlap; every row of every source is in one;
-memory is bounded by what is read ahead. Columns are matched as columns: no row becomes a Python object.
+Invariants: windows are in the order of paths, and do not overlap. Every row of every source is in one window. Memory is
+bounded by the rows that are read ahead. Columns are matched as columns: no row becomes a Python object.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from lakebed.lsm.sort import KeyColumn, sort_rows
 from lakebed.repo.model.model import ROWS_SCHEMA
 
 Positions = npt.NDArray[np.int64]
-"""Row numbers; -1 for none."""
+"""Row numbers; -1: no row."""
 Flags = npt.NDArray[np.bool_]
 """One boolean a row."""
 Identities = npt.NDArray[np.uint64]
 """Shape (n, 2): the identity of the entry of each row."""
 
 FIRST_ROW_COUNT: Final = 64
-"""Rows that a source shows before the first window, where the first result is wanted soon."""
+"""Rows that are read from each source before the first window, so that the first result comes soon."""
 WINDOW_ROW_COUNT: Final = 65_536
-"""Rows that a source shows before a window, once windows have grown."""
+"""Rows that are read from each source before a window, once windows have grown."""
 WINDOW_GROWTH: Final = 8
 READ_AHEAD_BYTES: Final = 24 << 20
-"""Bytes that all sources together show before a window; each shows at least one batch."""
+"""Most bytes that are read from all sources together before a window, but at least one batch of each."""
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ROWS_SCHEMA)
-"""Made without a Python list: an array made of one loads pandas, which takes half a second."""
+"""Made without a Python list: making an array from a list loads pandas, which takes half a second."""
 
 
 class _Source:
-    """What one source has shown and no window has taken yet."""
+    """The rows of one source that were read and are not in a window yet."""
 
     __slots__ = ("_batches", "_bytes", "_iterator", "_row_count", "exhausted")
 
@@ -50,7 +50,7 @@ class _Source:
         self.exhausted = False
 
     def fill(self, row_count: int, size_bytes: int) -> None:
-        """Show more until there are so many rows or bytes, or no more rows."""
+        """Read more batches until there are this many rows or bytes, or the source ends."""
         while not self.exhausted and (not self._batches or (self._row_count < row_count and self._bytes < size_bytes)):
             batch = next(self._iterator, None)
             if batch is None:
@@ -62,11 +62,11 @@ class _Source:
 
     @property
     def has_rows(self) -> bool:
-        """Whether something shown is left."""
+        """Whether there are rows that are not in a window yet."""
         return bool(self._batches)
 
     def last(self) -> bytes:
-        """The largest path shown: up to it, inclusive, this source is complete."""
+        """The largest path that was read. Up to it, inclusive, this source is complete."""
         path: bytes = self._batches[-1].column(0)[-1].as_py()
         return path
 
@@ -93,16 +93,16 @@ class _Source:
 def side_by_side(
     sources: Sequence[Iterable[pa.RecordBatch]], *, first_row_count: int = FIRST_ROW_COUNT
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Windows over sorted sources.
+    """Iterate over windows of sorted sources.
 
     Args:
-        sources: batches of `ROWS_SCHEMA`, sorted each and one behind another, each path once in a source.
-        first_row_count: how many rows of each source the first window looks at: few, and the first result comes soon;
-            windows then grow to `WINDOW_ROW_COUNT`.
+        sources: batches of `ROWS_SCHEMA`, sorted within and across batches, each path once in a source.
+        first_row_count: rows of each source to read for the first window. With few rows, the first result comes soon.
+            Windows then grow to `WINDOW_ROW_COUNT`.
 
     Returns:
-        For each window one batch a source, perhaps empty, not all empty: everything the sources have up to some path.
-    Cost: at most `READ_AHEAD_BYTES` and a batch a source are held, and a copy of the window.
+        For each window one batch for each source, perhaps empty, but not all empty: all rows up to some path.
+    Cost: memory for at most `READ_AHEAD_BYTES` and one batch for each source, and for a copy of the window.
     """
     live_sources = [_Source(source) for source in sources]
     share_bytes = READ_AHEAD_BYTES // len(live_sources)
@@ -119,9 +119,9 @@ def side_by_side(
 
 
 def match_paths(left: pa.BinaryArray, right: pa.BinaryArray) -> Positions:
-    """For each path on the left its row on the right, -1 for none. Paths are there once on each side.
+    """For each path on the left, its row number on the right; -1: it is missing. Each side has a path at most once.
 
-    Cost: 2 ns a row where the columns are equal, else about 0.1 us a row of both.
+    Cost: 2 ns a row if the columns are equal, else about 0.1 us for each row of both.
     """
     if not len(left) or not len(right):
         return np.full(len(left), -1, np.int64)
@@ -132,18 +132,19 @@ def match_paths(left: pa.BinaryArray, right: pa.BinaryArray) -> Positions:
 
 
 def same(left: Identities, right: Identities, at: Positions) -> Flags:
-    """For each row on the left whether the row `at` on the right is there and its entry is the same.
+    """For each row on the left, whether the row `at` on the right exists and has the same entry.
 
     Args:
-        left, right: of the values of both sides (`lakebed.repo.model.entry.identities`).
+        left, right: the identities of both sides' values (`lakebed.repo.model.entry.identities`).
+        at: from `match_paths`.
     """
     flags: Flags = at >= 0
     if flags.any():
-        flags &= (left == right[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
+        flags &= (left == right[at]).all(axis=1)  # -1 reads the last row, but its flag is False already
     return flags
 
 
 def order_of(paths: pa.BinaryArray) -> Positions | None:
-    """In which order paths, each there once, are sorted; None: they are. Cost: 0.1 us a path and more for long ones."""
+    """The order that sorts distinct paths; None: they are sorted. Cost: 0.1 us a path, and more for long ones."""
     zeros = pa.array(np.zeros(len(paths), np.uint64))
     return sort_rows(pa.RecordBatch.from_arrays([paths, zeros], names=["key", "sequence"]))
