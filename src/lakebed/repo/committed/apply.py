@@ -38,23 +38,23 @@ __all__ = ["Applied", "Changes", "apply_changes"]
 Mask = npt.NDArray[np.bool_]
 
 _BISECTED_COUNT: Final = 16
-"""So few changes are looked for one by one; more are sorted with the rows they change."""
+"""Up to this many changes are looked up one by one; more are sorted with the rows that they change."""
 _JOINED_SHARE: Final = 2
-"""With more changes than one for so many blocks of a range, its blocks are joined before they are changed."""
+"""If a range has more than one change for this many blocks, its blocks are joined before they are changed."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The result."""
+    """The result of applying changes."""
 
     ref: MetarangeRef
-    """The base's own when nothing changed."""
+    """The new metarange; the base itself if nothing changed."""
     added: int
-    """Paths that the base does not have."""
+    """Number of paths that the base does not have."""
     changed: int
-    """Paths whose entries are not the same."""
+    """Number of paths whose entries differ."""
     removed: int
-    """Paths that the base has and the result does not have."""
+    """Number of paths that the base has and the result does not have."""
 
 
 def apply_changes(committed: Committed, base: MetarangeRef, changes: Changes) -> Applied:
@@ -84,7 +84,7 @@ class _Application:
         self._added = self._changed = self._removed = 0
 
     def run(self) -> Applied:
-        """Apply the changes to every range, then those after the last range."""
+        """Apply the changes to every range, then add those behind the last range."""
         for number, meta in enumerate(self._ranges):
             self._pass_range(number, meta)
         for batch in self._changes.take_rest():
@@ -94,7 +94,7 @@ class _Application:
         return Applied(self._writer.finish(), self._added, self._changed, self._removed)
 
     def _pass_range(self, number: int, meta: RangeMeta) -> None:
-        """One range, and the changes behind the range before and up to its last path."""
+        """Handle one range, and the changes behind the range before it and up to its last path."""
         first, last = meta.file.first_key, meta.file.last_key
         for batch in self._changes.take_before(first):
             self._add(batch)
@@ -110,7 +110,7 @@ class _Application:
             self._removed += meta.entry_count
 
     def _merge_range(self, number: int, meta: RangeMeta) -> None:
-        """A range that is read, with the changes between its rows."""
+        """Read a range, and merge it with the changes between its rows."""
         blocks = self._loads.rows(number)
         if self._changes.ready_count(meta.file.last_key) * _JOINED_SHARE > len(blocks):
             blocks = [pa.concat_batches(blocks)]
@@ -120,7 +120,7 @@ class _Application:
             self._merge_block(block)
 
     def _merge_block(self, block: pa.RecordBatch) -> None:
-        """Rows of the base that follow each other, with the changes from the first to the last of them."""
+        """Merge consecutive rows of the base with the changes from the first to the last of them."""
         last = last_key(block)
         while (part := self._changes.take_through(last)) is not None:
             # Changes are read as they arrive: rows after the last one read wait for the next.
@@ -134,7 +134,7 @@ class _Application:
         self._write(block)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Changes of paths that the base does not have."""
+        """Add rows for paths that the base does not have."""
         batch = without_tombstones(batch)
         self._added += batch.num_rows
         self._write(batch)
@@ -144,11 +144,11 @@ class _Application:
             self._writer.write_rows(batch)
 
     def _merge_rows(self, rows: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the base after changes to some of them and between them; counts what happens."""
+        """Merge rows of the base with changes to and between them, and count the effects."""
         places, is_same = _places(rows, changes)
         lengths = np.diff(offsets_of(changes.column(1)))
         puts = lengths > 0
-        hit = places[is_same]  # rows of the base whose path has a change
+        hit = places[is_same]  # rows of the base that have a change
         equal = np.zeros(changes.num_rows, np.bool_)
         values = rows.column(1).take(pa.array(hit))
         new_values = changes.column(1).filter(pa.array(is_same))
@@ -175,7 +175,7 @@ class _Application:
 
 
 class _Loads:
-    """Rows of ranges in which paths are changed, read ahead as far as changes are known."""
+    """The rows of ranges with changed paths. They are read ahead as far as the changes are known."""
 
     def __init__(self, files: RangeFiles, ranges: Sequence[RangeMeta], changes: ChangeRows, clears: Clears) -> None:
         self._files = files
@@ -187,7 +187,7 @@ class _Loads:
         self._looked = -1
 
     def rows(self, number: int) -> list[pa.RecordBatch]:
-        """All rows of a range, in blocks; asked for in the order of ranges."""
+        """All rows of a range, in blocks. Must be called in the order of ranges."""
         load = self._begun.pop(number, None)
         self._looked = max(self._looked, number)
         while len(self._begun) < AHEAD_COUNT and (later := self._later()) is not None:
@@ -195,7 +195,7 @@ class _Loads:
         return self._files.whole(self._ranges[number]) if load is None else next(load)
 
     def _later(self) -> int | None:
-        """The next range, of those not looked at, that is going to be read; None: none is known."""
+        """The next range that must be read and is not being read yet; None: none is known."""
         while True:
             path = self._changes.path_behind(self._last_paths[self._looked])
             number = len(self._ranges) if path is None else bisect_left(self._last_paths, path)
@@ -208,7 +208,7 @@ class _Loads:
 
 
 def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Mask]:
-    """For each change the first row whose path is not smaller, and whether it is that row's path."""
+    """For each change, the first row whose path is not smaller, and whether the two paths are equal."""
     count, change_count = rows.num_rows, changes.num_rows
     places = np.zeros(change_count, np.int64)
     if not count:

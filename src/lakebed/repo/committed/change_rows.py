@@ -24,9 +24,9 @@ from lakebed.repo.model.model import ROWS_SCHEMA
 from lakebed.repo.model.rows import Interval, join_intervals
 
 _BATCH_ROWS_MAX: Final = 65_536
-"""Rows of changes that are looked at together."""
+"""Most rows of changes that are handled together."""
 _BATCH_BYTES_MAX: Final = 64 << 20
-"""And about so many bytes of them, or one row."""
+"""About the most bytes of these rows; a single row may be larger."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Changes:
 
 
 class _Head(NamedTuple):
-    """The batch whose rows are handed out."""
+    """The batch whose rows are being returned."""
 
     batch: pa.RecordBatch
     paths: KeyColumn
@@ -63,43 +63,43 @@ class ChangeRows:
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._pieces = _pieces(batches)
         self._head: _Head | None = None
-        self._place = 0  # of the first row of the head that is left
+        self._place = 0  # of the first remaining row of the head
         self._next: bytes | None = None
         self._advance(None)
 
     def next_path(self) -> bytes | None:
-        """The path of the first row that is left; None: none is."""
+        """The path of the first remaining row; None: there is none."""
         return self._next
 
     def ready_count(self, last: bytes) -> int:
-        """How many rows up to a path, inclusive, are read; there may be more."""
+        """The number of rows up to a path, inclusive, that were read already. There may be more."""
         return 0 if self._head is None else _through(self._head, last) - self._place
 
     def path_behind(self, last: bytes) -> bytes | None:
-        """The first path behind another, as far as rows are read; None: none is known."""
+        """The first path behind `last` among the rows that were read already; None: none is known."""
         if self._head is None:
             return None
         position = _through(self._head, last)
         return self._head.paths[position] if position < self._head.paths.count else None
 
     def take_before(self, path: bytes) -> Iterator[pa.RecordBatch]:
-        """All rows before a path."""
+        """Take all rows before a path."""
         while self._head is not None and self._next is not None and self._next < path:
             yield self._take_rows(self._head, self._head.paths.lower_bound(path))
 
     def take_through(self, last: bytes) -> pa.RecordBatch | None:
-        """Some rows up to a path, inclusive; None when none is left there."""
+        """Take some rows up to a path, inclusive; None: no row up to it remains."""
         if self._head is None or self._next is None or self._next > last:
             return None
         return self._take_rows(self._head, _through(self._head, last))
 
     def take_rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows that are left."""
+        """Take all remaining rows."""
         while self._head is not None:
             yield self._take_rows(self._head, self._head.paths.count)
 
     def drop_tombstones(self, last: bytes) -> None:
-        """Take the tombstones that come next, up to a path, inclusive."""
+        """Drop the tombstones that come next, up to a path, inclusive."""
         while self._head is not None and self._next is not None and self._next <= last:
             end = _through(self._head, last)
             values = self._head.batch.column(1).slice(self._place, end - self._place)
@@ -111,7 +111,7 @@ class ChangeRows:
             self._take_rows(self._head, end)
 
     def _take_rows(self, head: _Head, end: int) -> pa.RecordBatch:
-        """The rows of the head up to a position, behind which there is at least one more or the next batch."""
+        """Take the rows of the head up to a position."""
         taken_rows = head.batch.slice(self._place, end - self._place)
         if end == head.paths.count:
             self._advance(head)
@@ -120,7 +120,7 @@ class ChangeRows:
         return taken_rows
 
     def _advance(self, before: _Head | None) -> None:
-        """Take the next batch."""
+        """Make the next batch the head."""
         batch = next(self._pieces, None)
         if batch is None:
             self._head = self._next = None
@@ -132,7 +132,7 @@ class ChangeRows:
 
 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that are neither empty nor large."""
+    """Cut batches into pieces that are neither empty nor large."""
     for batch in batches:
         if not batch.schema.equals(ROWS_SCHEMA):
             raise InternalError(f"changes have the columns {batch.schema}, and need {ROWS_SCHEMA}")
@@ -143,7 +143,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _through(head: _Head, last: bytes) -> int:
-    """How many rows of a head have paths up to one, inclusive."""
+    """The position in the head behind its rows up to a path, inclusive."""
     return head.paths.lower_bound(last + b"\0")
 
 
@@ -156,7 +156,7 @@ class Clearing(Enum):
 
 
 class Clears:
-    """Stretches of paths that are cleared; those that touch each other are one."""
+    """Cleared stretches of paths; adjacent stretches are joined."""
 
     def __init__(self, clears: Sequence[Interval]) -> None:
         stretches = join_intervals(clears)
@@ -175,7 +175,7 @@ class Clears:
         return Clearing.SOME if bisect_right(self._starts, last) > position + 1 else Clearing.NONE
 
     def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
-        """Which rows are cleared; None: none is."""
+        """For each row, whether it is cleared; None: no row is."""
         if not self._starts or not rows.num_rows:
             return None
         first, last = first_key(rows), last_key(rows)

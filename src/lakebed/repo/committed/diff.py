@@ -26,7 +26,7 @@ DIFF_BYTES_MAX: Final = 1 << 20
 """Most bytes of a difference that is kept."""
 
 _BATCH_BYTES: Final = 2_048
-"""Bytes of a batch besides its columns."""
+"""Bytes of a batch in addition to its columns."""
 
 
 def diff_metaranges(
@@ -101,7 +101,7 @@ def _remember(
 def _differences(
     committed: Committed, sides: tuple[MetarangeRef, MetarangeRef], *, start: bytes | None, end: bytes | None
 ) -> Iterator[pa.RecordBatch]:
-    """Segment by segment; windows keep growing from one segment to the next."""
+    """Compare segment by segment. Windows continue to grow from one segment to the next."""
     metaranges = [committed.open(ref) for ref in sides]
     segments = (
         segment
@@ -118,11 +118,11 @@ def _differences(
 
 
 def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-    """What changed from one batch of `ROWS_SCHEMA`, sorted, each path once, to another.
+    """The changes from one batch of `ROWS_SCHEMA` to another. Both must be sorted, with each path once.
 
     Returns:
-        A batch of `DIFF_SCHEMA`, sorted, perhaps empty. Cost: about 0.1 us a row where all paths are the same, 0.4 us
-        where they are not.
+        A batch of `DIFF_SCHEMA`, sorted, perhaps empty.
+    Cost: about 0.1 us a row if both have the same paths, else 0.4 us.
     """
     places = match_paths(left.column(0), right.column(0))
     matches = places >= 0
@@ -154,5 +154,5 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _values_at(rows: pa.RecordBatch, positions: Positions) -> pa.BinaryArray:
-    """The values of these rows, null where there is none."""
+    """The values of the rows at these positions; null for no row."""
     return rows.column(1).take(pa.array(positions, mask=positions < 0))

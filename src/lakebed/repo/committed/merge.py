@@ -363,7 +363,7 @@ def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:
 
 
 def _hit(positions: Positions, count: int) -> Flags:
-    """For each of `count` rows, whether `at` contains its number; -1 is ignored."""
+    """For each of `count` rows, whether `positions` contains its number; -1 is ignored."""
     flags = np.zeros(count, np.bool_)
     flags[positions[positions >= 0]] = True
     return flags

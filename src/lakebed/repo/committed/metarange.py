@@ -1,4 +1,4 @@
-"""Reading a metarange: a sorted list of ranges, and through it single paths, many paths, and stretches of rows.
+"""Read a metarange: a sorted list of ranges, and through it single paths, many paths, and stretches of rows.
 
 Owns: which ranges a read touches. Invariants: ranges do not overlap, and are sorted by path. A metarange is immutable,
 so its decoded list of ranges is cached. A read of a path needs at most the tail and one block of one range.
@@ -22,13 +22,13 @@ from lakebed.repo.model.layout import metarange_path, range_path
 from lakebed.repo.model.model import MetarangeRef, RangeMeta
 
 _LISTED: Final = -2
-"""The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""
+"""The number of a metarange's decoded list of ranges in the cache; its tail is -1, and blocks count from 0."""
 _PYTHON_BYTES_OF_RANGE: Final = 1_000
-"""Bytes of one range in a decoded list besides its paths."""
+"""Bytes of one range in a decoded list in addition to its paths."""
 _LAZY_COUNT: Final = 2
-"""So many ranges of a scan are read block by block; after that whole ranges are read ahead."""
+"""Ranges of a scan that are read block by block. After that, whole ranges are read ahead."""
 _DENSE: Final = 8
-"""Looking up more than one path for so many entries of a range, all its rows are read instead."""
+"""To look up more than one path for this many entries of a range, all its rows are read instead."""
 
 encode_range_meta: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 decode_range_meta: Final = msgpack_decoder(RangeMeta).decode
@@ -42,11 +42,11 @@ class _Listed(NamedTuple):
 
 
 class Metarange:
-    """One state of all paths. Thread-safe; holds nothing but its reference.
+    """One state of all paths. Thread-safe; its only state is its reference.
 
     Args:
-        ref: as a commit or a branch names it.
-        files: where it is.
+        ref: the reference from a commit or a branch.
+        files: the repository's files of ranges and metaranges.
     """
 
     __slots__ = ("_files", "_name", "ref")
@@ -57,14 +57,14 @@ class Metarange:
         self._name = "" if ref.file is None else f"{files.store.root_url}/{metarange_path(ref.file.id)}"
 
     def ranges(self) -> tuple[RangeMeta, ...]:
-        """All ranges, by path. Raises `Corruption`. Cost: 1 GET when they are not in the cache, 2 us a range."""
+        """All ranges, by path. Raises `Corruption`. Cost: 1 GET if they are not in the cache, 2 us a range."""
         return self._load_list().ranges
 
     def get(self, path: bytes) -> bytes | None:
         """The encoded entry of a path; None: there is none.
 
         Raises:
-            Corruption: a file is damaged, or gone.
+            Corruption: a file is damaged or missing.
         Cost: about 10 us from the cache; else at most 1 GET for each: the list of ranges, a range's tail, a block.
         """
         last_paths, ranges = self._load_list()
@@ -79,13 +79,13 @@ class Metarange:
         return rows[0].value if rows else None
 
     def get_many(self, paths: Sequence[bytes]) -> list[bytes | None]:
-        """`get` of many paths.
+        """The encoded entries of many paths, in order; as `get`.
 
         Args:
             paths: ascending.
 
-        Cost: 1 GET for a run of neighbouring blocks, each range's tail once; 3 us a path, and 1 us where paths are
-        close to one another.
+        Cost: 1 GET for each run of neighbouring blocks, each range's tail once; 3 us a path, 1 us if paths are close to
+        one another.
         """
         last_paths, ranges = self._load_list()
         values: dict[bytes, bytes] = {}
@@ -102,12 +102,15 @@ class Metarange:
         return list(map(values.get, paths))
 
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows with paths in [start, end), None: open; batches of `ROWS_SCHEMA`, none empty, views of blocks.
+        """Iterate over the rows with paths in [start, end); None: open.
+
+        Returns:
+            Batches of `ROWS_SCHEMA`, none empty, views of blocks.
 
         Raises:
-            Corruption: a file is damaged, or gone.
-        Cost: lazily: the first ranges block by block, with reads that grow, which a bounded scan leaves in the cache;
-        from the third on 1 GET a range, read ahead of what is asked for. Ranges outside are not opened.
+            Corruption: a file is damaged or missing.
+        Cost: lazily. The first two ranges are read block by block, with growing reads, which a bounded scan leaves in
+        the cache. From the third on, 1 GET a range, read ahead. Ranges outside of the bounds are not opened.
         """
         if start is not None and end is not None and start >= end:
             return

@@ -32,7 +32,7 @@ from lakebed.repo.model.rows import path_rows
 from lakebed.runtime import Environment
 
 AHEAD_COUNT: Final = 3
-"""Ranges that a reader of many reads ahead."""
+"""Ranges that a reader of many ranges reads ahead."""
 
 _WORKERS_MAX: Final = 8
 """Most ranges that are read or written at once, by all users of a repository's committed data together."""
@@ -45,8 +45,8 @@ memory. A dropped handle is made again when its file is read.
 """
 
 _RUN_BLOCK_COUNT: Final = 32
-"""Blocks that are one batch, 2 MiB by default. More would not be read quicker, and decoding takes twice their bytes
-besides the rows: of each of the ranges that are read ahead, where entries have long metadata."""
+"""Most blocks in one batch, 2 MiB by default. Larger batches are not read faster. Decoding takes twice a batch's bytes
+in addition to the rows, for each of the ranges that are read ahead, which matters if entries have long metadata."""
 
 _SYNCED_TOGETHER: Final = ("file", "memory")
 """Schemes of stores that sync many files at the same time. To other stores, each file is a separate request."""
@@ -64,7 +64,7 @@ class RangeCounts:
 
     @property
     def ranges_read(self) -> int:
-        """Ranges of which a row was looked for: by reading it, or by asking it for a path."""
+        """Ranges in which rows were searched: by reading the range, or by looking up a path in it."""
         return len(self.read_ids)
 
     @property
@@ -77,7 +77,7 @@ class RangeFiles:
     """Files of ranges and metaranges in the storage namespace of one repository. Thread-safe.
 
     Args:
-        cache: where tails, blocks and lists of ranges are kept.
+        cache: the cache of tails, blocks and lists of ranges.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class RangeFiles:
             counts.written_ids.add(file_id)
 
     def put_each(self, writers: Sequence[FileWriter]) -> None:
-        """Create the files of ranges and metaranges that are encoded: all are durable when this returns.
+        """Put the encoded files of ranges and metaranges. All are durable when this returns.
 
         Raises:
-            Unavailable, OutcomeUnknown: any of them may be there, and none may be referred to.
+            Unavailable, OutcomeUnknown: any of the files may exist, and nothing may refer to them.
         Cost: 1 PUT a file.
         """
         put_new_each(self.store, [writer.object for writer in writers])
@@ -143,13 +143,13 @@ class RangeFiles:
     def rows_of(
         self, meta: RangeMeta, start: bytes | None = None, end: bytes | None = None, *, keep: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a range with paths in [start, end), block by block: views of what is cached or was read.
+        """Iterate over the rows of a range with paths in [start, end), block by block, as views of blocks.
 
         Args:
-            keep: what is read stays in the cache: ranges that were listed are often listed again.
+            keep: keep the blocks in the cache: ranges that were listed are often listed again.
 
         Raises:
-            Corruption: it is damaged, or gone.
+            Corruption: the range is damaged or missing.
         Cost: lazily, as `FileReader.batches`.
         """
         try:
@@ -159,26 +159,26 @@ class RangeFiles:
             raise missing(meta.file, range_path(meta.file.id)) from error
 
     def whole(self, meta: RangeMeta) -> list[pa.RecordBatch]:
-        """All rows of a range, some blocks a batch, from one request and past the cache.
+        """Read all rows of a range, some blocks in each batch, with one request and without the cache.
 
         Raises:
-            Corruption: it is damaged, or gone.
-        Cost: 1 GET, however much of it is in the cache; its rows are held.
+            Corruption: the range is damaged or missing.
+        Cost: 1 GET, even if blocks are in the cache; memory for its rows.
         """
         if self._counting:
             self.note_read(meta)
         return [path_rows(batch) for batch in self._load(meta.file, range_path(meta.file.id))]
 
     def metarange_rows(self, file: FileMeta) -> list[pa.RecordBatch]:
-        """All rows of a metarange's file: batches of `ROWS_SCHEMA`. Raises and costs as `whole`."""
+        """Read all rows of a metarange's file, as batches of `ROWS_SCHEMA`. Raises and costs as `whole`."""
         return [path_rows(batch) for batch in self._load(file, metarange_path(file.id))]
 
     def each_whole(self, ranges: Iterable[RangeMeta]) -> Iterator[list[pa.RecordBatch]]:
-        """`whole` of many ranges, in order: the next `AHEAD_COUNT` are read meanwhile."""
+        """Iterate over `whole` of many ranges, in order. The next `AHEAD_COUNT` ranges are read meanwhile."""
         return self.ahead(self.whole, ranges)
 
     def ahead(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Results in the order of `items`, of which the next `AHEAD_COUNT` are worked on meanwhile."""
+        """Iterate over results, in the order of `items`. The next `AHEAD_COUNT` results are computed meanwhile."""
         queue: deque[Iterator[R]] = deque()
         for item in items:
             queue.append(self.pool.map(function, (item,)))
@@ -188,7 +188,7 @@ class RangeFiles:
             yield next(queue.popleft())
 
     def _load(self, file: FileMeta, path: str) -> list[pa.RecordBatch]:
-        """The rows of a whole file, of `ROW_SCHEMA`."""
+        """Read the rows of a whole file, of `ROW_SCHEMA`."""
         try:
             body = memoryview(self.store.get(path)).cast("B")
         except NotFound as error:
@@ -203,16 +203,16 @@ class RangeFiles:
 
 
 def rows_of_file(body: memoryview, *, path: str) -> list[pa.RecordBatch]:
-    """All rows of a range or metarange: batches of `ROWS_SCHEMA`, from nothing but the bytes of its file.
+    """Decode all rows of a range or metarange, as batches of `ROWS_SCHEMA`, from the bytes of its file alone.
 
     Raises:
-        Corruption: it is damaged.
+        Corruption: the file is damaged.
     """
     return [path_rows(batch) for batch in _batches_of(body, read_meta(body, path=path), path=path)]
 
 
 def _batches_of(body: memoryview, file: FileMeta, *, path: str) -> list[pa.RecordBatch]:
-    """The rows of a file, in few batches, as far as its version allows: steps are paid a batch."""
+    """Decode the rows of a file, in as few batches as its version allows, because each batch has a cost."""
     tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
     count = tail.block_count
     batches = []
@@ -224,7 +224,7 @@ def _batches_of(body: memoryview, file: FileMeta, *, path: str) -> list[pa.Recor
 
 
 def missing(file: FileMeta, path: str) -> Corruption:
-    """The error of a missing file that is referred to; it never means that its paths do not exist."""
+    """The error for a missing file that something refers to. It never means that the file's paths do not exist."""
     return Corruption(
         f"{path}, which holds {file.row_count:,} entries from {format_path(file.first_key)} to "
         f"{format_path(file.last_key)}, is "
@@ -237,5 +237,5 @@ def missing(file: FileMeta, path: str) -> Corruption:
 
 
 def format_path(path: bytes) -> str:
-    """A path, for a message."""
+    """A path as error messages show it."""
     return repr(path.decode(errors="backslashreplace"))

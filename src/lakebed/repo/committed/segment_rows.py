@@ -22,10 +22,10 @@ from lakebed.repo.model.model import RangeMeta
 Rows = Iterable[pa.RecordBatch]
 
 _LAZY_COUNT: Final = 2
-"""So many segments are read when they are due."""
+"""The first segments, which are read only when the caller reaches them."""
 _AHEAD_ROWS_MAX: Final = 200_000
 _AHEAD_BYTES_MAX: Final = 16 << 20
-"""Of a segment that is read ahead, all sides together: rows, and bytes of its files."""
+"""Most rows, and most bytes of files, of a segment that is read ahead, for all sides together."""
 
 
 def rows_of_segments(
@@ -36,15 +36,16 @@ def rows_of_segments(
     start: bytes | None = None,
     end: bytes | None = None,
 ) -> Iterator[tuple[Segment, list[Rows]]]:
-    """Segments with the rows of every side, in the order of the metaranges.
+    """Iterate over segments with the rows of every side, in the order of the metaranges.
 
     Args:
-        metaranges: of which the segments were cut, in the same order.
+        metaranges: the metaranges from which the segments were cut, in the same order.
         start, end: only paths in [start, end); None: open.
 
     Returns:
-        Of each side batches of `ROWS_SCHEMA`, to be gone through before the next segment is taken.
-    Cost: 1 GET a range, of those that are cut one or more a block read; the next segments are read meanwhile.
+        For each side batches of `ROWS_SCHEMA`, to be read before the next segment is taken.
+    Cost: 1 GET a range; for ranges that are cut, 1 or more for each block that is read. The next segments are read
+    meanwhile.
     """
 
     def rows(segment: Segment) -> list[Rows]:
@@ -66,14 +67,14 @@ def rows_of_segments(
 def rows_of_ranges(
     metarange: Metarange, ranges: Iterable[RangeMeta], *, start: bytes | None = None, end: bytes | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges, one behind another, with paths in [start, end); each is opened when it is due."""
+    """Iterate over the rows of consecutive ranges with paths in [start, end). Opens each range when it is reached."""
     for meta in ranges:
         if (end is None or meta.file.first_key < end) and (start is None or meta.file.last_key >= start):
             yield from metarange.rows_of(meta, start=start, end=end)
 
 
 def _is_small(segment: Segment, start: bytes | None, end: bytes | None) -> bool:
-    """Whether all of it is wanted, and may be held."""
+    """Whether the whole segment is in [start, end), and small enough to be read ahead."""
     if (start is not None and segment.first < start) or (end is not None and segment.last >= end):
         return False
     files = [meta.file for meta in chain.from_iterable(segment.ranges)]

@@ -18,12 +18,12 @@ from lakebed.repo.model.model import RangeMeta
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of paths that no range straddles.
+    """A stretch of paths: no range is partly inside it.
 
     Attributes:
         first, last: the smallest and the largest path of its ranges, both inclusive.
-        ranges: for each list, in the order of the lists, its ranges in here; at least one list has some.
-        ids: for each list the ids of these ranges: equal ids are equal rows.
+        ranges: for each list, in order, its ranges in the segment; at least one list has ranges.
+        ids: for each list, the ids of these ranges. Equal ids mean equal rows.
     """
 
     first: bytes
@@ -32,16 +32,16 @@ class Segment:
     ids: tuple[tuple[str, ...], ...]
 
     def overlaps(self, start: bytes | None, end: bytes | None) -> bool:
-        """Whether some path of it can be in [start, end), None: open."""
+        """Whether a path of the segment can be in [start, end); None: open."""
         return (start is None or self.last >= start) and (end is None or self.first < end)
 
     def inside(self, start: bytes, end: bytes | None) -> bool:
-        """Whether all its paths are in [start, end), None: open."""
+        """Whether all paths of the segment are in [start, end); None: open."""
         return self.first >= start and (end is None or self.last < end)
 
 
 def cut_segments(lists: Sequence[Sequence[RangeMeta]]) -> Iterator[Segment]:
-    """The segments of sorted lists of ranges.
+    """Cut sorted lists of ranges into segments.
 
     Args:
         lists: each sorted by path, its ranges not overlapping one another.

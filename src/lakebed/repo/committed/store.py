@@ -32,9 +32,9 @@ class Committed:
 
     Args:
         options: where ranges break.
-        cache: where tails, blocks and lists of ranges are kept; None: the process's shared cache.
-        diff_cache_count: differences of two metaranges kept, of the small ones (`RepositoryOptions.diff_cache_count`).
-        environment: chance for names, threads for reading ahead and writing.
+        cache: the cache of tails, blocks and lists of ranges; None: the process's shared cache.
+        diff_cache_count: number of small differences of two metaranges to keep (`RepositoryOptions.diff_cache_count`).
+        environment: randomness for names, threads for reading ahead and writing.
 
     Examples:
         >>> from lakebed.objects import open_store
@@ -73,16 +73,16 @@ class Committed:
         return EMPTY_METARANGE
 
     def open(self, ref: MetarangeRef) -> Metarange:
-        """Read a metarange. Cost: no request; what is read of it stays in the cache."""
+        """Open a metarange to read it. Cost: no request. The blocks that are read stay in the cache."""
         return Metarange(ref, files=self.files)
 
     def writer(self, *, base: MetarangeRef | None = None) -> MetarangeWriter:
-        """Write a metarange.
+        """Return a writer of a new metarange.
 
         Args:
-            base: what it is a change of: ranges that come out equal to one of its are taken over; None: nothing.
+            base: the metarange that is changed. New ranges that equal one of its ranges are taken over. None: no base.
 
-        Cost: no request; the base's list of ranges is read with the first range that is written.
+        Cost: no request. The base's list of ranges is read when the first range is written.
         """
         return MetarangeWriter(self.files, base=self.open(base or EMPTY_METARANGE))
 
@@ -91,5 +91,5 @@ class Committed:
         return self.files.count()
 
     def close(self) -> None:
-        """Release the threads; nothing can be written or read ahead any more."""
+        """End the threads. After that, nothing can be written or read ahead."""
         self.files.pool.close()
