@@ -36,7 +36,7 @@ def on_first_use(
     def load(name: str) -> Any:
         attribute = renamed.get(name, name)
         if name not in modules and attribute not in module_of:
-            raise _absence(package, name)
+            raise _missing_name_error(package, name)
         check()
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
@@ -47,7 +47,7 @@ def on_first_use(
     return load, lambda: sorted({*sys.modules[package].__all__, *renamed})
 
 
-def _absence(package: str, name: str) -> Exception:
+def _missing_name_error(package: str, name: str) -> Exception:
     """Return the error for a name that a package does not have. It names the new place of a module that has moved.
 
     The new place is a subpackage. This works for ``from package import module`` only: for ``import package.module``
@@ -56,8 +56,8 @@ def _absence(package: str, name: str) -> Exception:
     folder = Path(sys.modules[package].__path__[0])
     if (folder / name / "__init__.py").exists() or (folder / f"{name}.py").exists():  # the import statement takes it
         return AttributeError(f"{package}.{name} is not imported yet: import {package}.{name}.")
-    rooms = () if name.startswith("_") else folder.glob(f"*/{name}.py")
-    places = [f"{package}.{path.parent.name}.{name}" for path in sorted(rooms)]
+    subpackage_files = () if name.startswith("_") else folder.glob(f"*/{name}.py")
+    places = [f"{package}.{path.parent.name}.{name}" for path in sorted(subpackage_files)]
     if not places:
         return AttributeError(f"module {package!r} has no attribute {name!r}")
     # Not an AttributeError: the import statement would replace it by an error without this text.

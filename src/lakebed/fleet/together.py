@@ -52,7 +52,7 @@ class FolderLocks:
 
     def __init__(self, folder: Path, *, environment: Environment, say: Callable[[str], None]) -> None:
         self._fleet = _open_lock(folder / FLEET_LOCK)
-        if not _is_locked(self._fleet):
+        if not _try_lock(self._fleet):
             owner = (folder / FLEET_LOCK).read_text().strip() or "unknown"
             os.close(self._fleet)
             raise Conflict(
@@ -72,7 +72,7 @@ class FolderLocks:
 
     def _wait(self, folder: Path, environment: Environment, say: Callable[[str], None]) -> None:
         for retry in Backoff(environment, _PAUSES, retry_s=PARTS_S):
-            if _is_locked(self.parts):
+            if _try_lock(self.parts):
                 return
             if not retry:
                 say("The fleet that ran with this folder before was killed: waiting until its processes have ended.")
@@ -93,7 +93,7 @@ def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
-def _is_locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Try to lock a file. Return whether it is locked now; False: another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -429,7 +429,7 @@ class Database(ReadVerbs, Closing):
             writer.commit.wait_for_others(sequence, timeout_s=writer.options.flush_interval_max_ms / 1000)
         if scope is not CheckpointScope.DURABLE:
             writer.commit.wait_durable(sequence)
-            writer.commit.check_untold()
+            writer.commit.check_unreported()
 
     def create_clone(self, url: str | os.PathLike[str], checkpoint: str | None = None) -> None:
         """Create a database at `url` that begins with a checkpoint of this one.
@@ -521,7 +521,7 @@ class Database(ReadVerbs, Closing):
                 writer.leave()
             self._is_finished = True
             self.admin.location.store.release_folder()
-            writer.commit.check_untold()
+            writer.commit.check_unreported()
 
     def abandon(self) -> None:
         """Close this object in a forked process, without a lock or a request.

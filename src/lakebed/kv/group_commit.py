@@ -48,7 +48,7 @@ class _Loss:
     first: int
     last: int
     error: LakebedError
-    untold_count: int
+    unreported_count: int
     """Rows whose writers did not wait, or did not get the error yet."""
 
 
@@ -168,17 +168,17 @@ class GroupCommit:
         """Raise the reason if rows were taken back, and count that their writer got it: once for each write."""
         loss = self._find_loss(sequence)
         if loss is not None:
-            loss.untold_count -= row_count
+            loss.unreported_count -= row_count
             raise copy_error(loss.error) from loss.error
 
-    def check_untold(self) -> None:
+    def check_unreported(self) -> None:
         """Raise once the reason why rows were lost or taken back, if their writers did not wait for them."""
         with self._lock:
             if self.fenced is not None and self._newest() - self.durable_sequence > self._fenced_count:
                 raise copy_error(self.fenced)
             for loss in self._losses:
-                if loss.untold_count > 0:
-                    loss.untold_count = 0
+                if loss.unreported_count > 0:
+                    loss.unreported_count = 0
                     raise copy_error(loss.error) from loss.error
 
     @property

@@ -385,7 +385,7 @@ class WriterCore(ViewSource):
         """As `Database.flush`."""
         self.check_not_fenced()
         self.make_durable()
-        self.commit.check_untold()
+        self.commit.check_unreported()
         if memtable:
             with self.lock:
                 self._rotate()

@@ -38,8 +38,8 @@ _SPARED_COUNT_MAX: Final = 16
 
 _NO_NUMBERS: Final[Set[int]] = frozenset()
 
-_MET_COUNT_MIN: Final = 1024
-_MET_PER_ENTRY: Final = 2
+_SINGLE_READS_MIN: Final = 1024
+_SINGLE_READS_PER_ENTRY: Final = 2
 """Number of blocks and pages remembered as read once, for each one that is kept. Each takes 70 bytes."""
 
 _BYTES_PER_MARK: Final = 256
@@ -98,9 +98,9 @@ class BlockCache:
         self.entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
         """For readers that look entries up as `get` does, without a call. Only the cache changes it."""
         self._numbers: dict[str, set[int]] = {}
-        self._met: dict[str, set[int]] = {}
+        self._single_reads: dict[str, set[int]] = {}
         """Numbers that were read lately and not kept, by file."""
-        self._met_left = _MET_COUNT_MIN
+        self._single_reads_left = _SINGLE_READS_MIN
         """How many more of these are remembered before all are forgotten."""
         self._full_bytes = bytes_max * _FULL_SHARE
         self._size_bytes = 0
@@ -203,12 +203,12 @@ class BlockCache:
         """Whether to cache a block that was just read for a single key: if there is space, or at its second reading."""
         if self.has_space:
             return True
-        met_numbers = self._met.get(file)
-        if met_numbers is None:
-            met_numbers = self._met[file] = set()
-        elif number in met_numbers:
+        numbers_read = self._single_reads.get(file)
+        if numbers_read is None:
+            numbers_read = self._single_reads[file] = set()
+        elif number in numbers_read:
             return True
-        met_numbers.add(number)
+        numbers_read.add(number)
         self._remember(1)
         return False
 
@@ -216,18 +216,19 @@ class BlockCache:
         """Return those of several numbers of a file for which `wants` is true."""
         if self.has_space:
             return numbers
-        met_numbers = self._met.get(file)
-        if met_numbers is None:
-            met_numbers = self._met[file] = set()
-        wanted = met_numbers.intersection(numbers)
-        met_numbers.update(numbers)
+        numbers_read = self._single_reads.get(file)
+        if numbers_read is None:
+            numbers_read = self._single_reads[file] = set()
+        wanted = numbers_read.intersection(numbers)
+        numbers_read.update(numbers)
         self._remember(len(numbers) - len(wanted))
         return wanted
 
     def _remember(self, count: int) -> None:
-        self._met_left -= count
-        if self._met_left <= 0:
-            self._met, self._met_left = {}, max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self.entries))
+        self._single_reads_left -= count
+        if self._single_reads_left <= 0:
+            self._single_reads = {}
+            self._single_reads_left = max(_SINGLE_READS_MIN, _SINGLE_READS_PER_ENTRY * len(self.entries))
 
     def numbers_of(self, file: str) -> Set[int]:
         """Return the numbers of a file that are in the cache now. They may be evicted at any moment."""
@@ -323,7 +324,7 @@ class RowCache:
         """As `young`. If a key is found here, read it by `get`, which moves it."""
         self._young_bytes = 0
         self._old_bytes = 0
-        self._doomed: list[bytes] = []
+        self._eviction_order: list[bytes] = []
         """The keys of `old`, the oldest last. Some may have left `old`."""
         self._marks = bytearray(max(1, bytes_max // _BYTES_PER_MARK))
         """Marks of keys that were read and not kept: one byte of the hash, at the index that its other bytes give."""
@@ -400,11 +401,11 @@ class RowCache:
 
     def _wants_each(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return those of some keys for which `_wants` is true."""
-        hashes, marks_met = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
-        places, marks = hashes % len(marks_met), (hashes >> 56 & 0xFF).astype(np.uint8)
-        wanted_places = (marks_met.take(places) == marks).nonzero()[0].tolist()
-        marks_met[places] = marks
-        return list(map(keys.__getitem__, wanted_places))
+        hashes, kept_marks = np.fromiter(map(hash, keys), np.int64, len(keys)), np.frombuffer(self._marks, np.uint8)
+        places, marks = hashes % len(kept_marks), (hashes >> 56 & 0xFF).astype(np.uint8)
+        wanted = (kept_marks.take(places) == marks).nonzero()[0].tolist()
+        kept_marks[places] = marks
+        return list(map(keys.__getitem__, wanted))
 
     def _wants(self, key: bytes) -> bool:
         """Whether to keep the row of a key: at its second reading, unless another key has overwritten its mark.
@@ -429,7 +430,7 @@ class RowCache:
         """Drop everything."""
         with self._lock:
             self._generation += 1
-            self.young, self.old, self._doomed = {}, {}, []
+            self.young, self.old, self._eviction_order = {}, {}, []
             self._young_bytes = self._old_bytes = 0
 
     def _promote(self, key: bytes) -> bytes | None:
@@ -455,14 +456,14 @@ class RowCache:
 
     def _evict(self) -> None:
         """Drop the oldest row of `old`. If `old` is empty, `young` takes its place."""
-        while self._doomed:
-            key = self._doomed.pop()
+        while self._eviction_order:
+            key = self._eviction_order.pop()
             if (value := self.old.pop(key, None)) is not None:
                 self._old_bytes -= _row_bytes(key, value)
                 return
         self.old, self._old_bytes = self.young, self._young_bytes
         self.young, self._young_bytes = {}, 0
-        self._doomed = list(reversed(self.old))
+        self._eviction_order = list(reversed(self.old))
 
 
 def _row_bytes(key: bytes, value: bytes) -> int:

@@ -41,7 +41,7 @@ class EarlierRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Rerun:
     """A finished step that would run again."""
 
     identity: StepIdentity
@@ -54,7 +54,7 @@ class Carry:
 
     records: tuple[StepRecord, ...]
     """Records for steps of the new plan, made from records of earlier runs."""
-    again: tuple[Again, ...]
+    reruns: tuple[Rerun, ...]
     """Steps that need consent; empty: the run may begin."""
 
 
@@ -99,14 +99,14 @@ class _Tables:
             return f"'{other.name}' was run again after it"
         return f"'{other.name}', which now is before it, was done after it"
 
-    def did(self, identity: StepIdentity, run_id: str, record: StepRecord) -> None:
+    def note_done(self, identity: StepIdentity, run_id: str, record: StepRecord) -> None:
         """Note that a step is done."""
         if run_id not in self.last or _ordinal(self.last[run_id]) < _ordinal(record):
             self.last[run_id] = record
         if identity.writes is not None:
             self.newest[identity.writes] = (run_id, record)
 
-    def will(self, identity: StepIdentity) -> None:
+    def note_pending(self, identity: StepIdentity) -> None:
         """Note that a step will run."""
         self.undone = self.undone or identity.step.name
         if identity.writes is not None:
@@ -138,16 +138,16 @@ def plan_carry(
     search = _Search(plan, earlier)
     tables = _Tables(search)
     records: list[StepRecord] = []
-    again: list[Again] = []
+    reruns: list[Rerun] = []
     for identity in identities:
         step = identity.step
         record = done.get(step.ordinal)
         same, namesake = search.same(identity), search.find_named(identity)  # also of a done step: each takes its turn
         if record is not None:
-            tables.did(identity, _origin(record, run_id), record)
+            tables.note_done(identity, _origin(record, run_id), record)
             continue
         if matches(step.name, replay):
-            tables.will(identity)
+            tables.note_pending(identity)
             continue
         reason = (
             None
@@ -159,12 +159,12 @@ def plan_carry(
         if candidate is not None and (stands or matches(step.name, carry)):
             accepted = None if stands else _content(candidate[1], identity, content)
             records.append(_take_over(candidate, identity, accepted=accepted))
-            tables.did(identity, *candidate)
+            tables.note_done(identity, *candidate)
             continue
-        tables.will(identity)
+        tables.note_pending(identity)
         if candidate is not None and identity.needs_consent:
-            again.append(Again(identity, reason or search.change(identity)))
-    return Carry(tuple(records), tuple(again))
+            reruns.append(Rerun(identity, reason or search.change(identity)))
+    return Carry(tuple(records), tuple(reruns))
 
 
 class _Search:
@@ -260,22 +260,22 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
+def refuse_reruns(plan: Plan, reruns: Sequence[Rerun]) -> InvalidRequest:
     """Return the error that lists the steps that would run again, and how to decide."""
     names = [
-        f"'{step.identity.step.name}' (line {step.identity.step.line}: {step.reason})" for step in again[:_SHOWN_MAX]
+        f"'{step.identity.step.name}' (line {step.identity.step.line}: {step.reason})" for step in reruns[:_SHOWN_MAX]
     ]
-    rest = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
+    rest = f", and {len(reruns) - _SHOWN_MAX} more" if len(reruns) > _SHOWN_MAX else ""
     count = (
-        "1 step that an earlier run finished" if len(again) == 1 else f"{len(again)} steps that earlier runs finished"
+        "1 step that an earlier run finished" if len(reruns) == 1 else f"{len(reruns)} steps that earlier runs finished"
     )
     return InvalidRequest(
         f"{plan.file}: {count} would run again: {', '.join(names)}{rest}. Nothing was done. Say --replay and the name "
         "to run a step again, or --carry and the name to keep what was done; both take patterns, such as "
-        f"--replay '{again[0].identity.step.kind} *', and can be repeated.",
+        f"--replay '{reruns[0].identity.step.kind} *', and can be repeated.",
         kind="replay_needed",
-        steps=[step.identity.step.name for step in again],
-        reasons=[step.reason for step in again],
+        steps=[step.identity.step.name for step in reruns],
+        reasons=[step.reason for step in reruns],
     )
 
 

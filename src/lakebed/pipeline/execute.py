@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.pipeline.carry import check_patterns, input_change, matches, plan_carry, refuse_again
+from lakebed.pipeline.carry import check_patterns, input_change, matches, plan_carry, refuse_reruns
 from lakebed.pipeline.context import RunContext
 from lakebed.pipeline.identity import identities
 from lakebed.pipeline.inputs import Inputs
@@ -177,8 +177,8 @@ def _carry(
         replay=replay,
         carry=call.carry,
     )
-    if carry.again:
-        raise refuse_again(call.plan, carry.again)
+    if carry.reruns:
+        raise refuse_reruns(call.plan, carry.reruns)
     return carry.records
 
 

@@ -209,7 +209,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Who did not wait for rows that were lost learns of it from the next flush.",
-        raise_nothing(group_commit.GroupCommit.check_untold),
+        raise_nothing(group_commit.GroupCommit.check_unreported),
         "behaviour/kv/writer/test_durability.py::test_writers_behind_rows_that_cannot_be_encoded_go_on",
     ),
     Guarantee(

@@ -181,7 +181,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A folder has one fleet.",
-        answer(together.FolderLocks.__init__, together._is_locked, lambda original, descriptor: True),
+        answer(together.FolderLocks.__init__, together._try_lock, lambda original, descriptor: True),
         "unit/fleet/test_together.py::test_a_folder_has_one_fleet",
     ),
     # ---- what is deleted

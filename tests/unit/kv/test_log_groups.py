@@ -266,7 +266,7 @@ def test_an_attempt_that_failed_leaves_its_rows_first_in_line() -> None:
     writers.outcome = lambda: writers.newest
     writers.commit.wait_durable(4)
     assert (writers.commit.unclear_sequence, writers.commit.durable_sequence) == (None, 6)
-    writers.commit.check_untold()
+    writers.commit.check_unreported()
 
 
 @pytest.mark.parametrize("told", [0, 1, 2, 3])
@@ -288,8 +288,8 @@ def test_rows_that_were_taken_back_are_told_once(told: int) -> None:
         writers.commit.wait_durable(sequence)
     if told < 3:
         with raises(InternalError, "unencodable_rows"):
-            writers.commit.check_untold()
-    writers.commit.check_untold()
+            writers.commit.check_unreported()
+    writers.commit.check_unreported()
     assert writers.calls == 0
 
 
@@ -310,9 +310,9 @@ def test_a_fence_is_told_to_all_who_lost_rows(waiting: int) -> None:
     expected = "taken" if waiting else "later"
     if waiting < 2:
         with pytest.raises(Fenced, match=expected):
-            writers.commit.check_untold()
+            writers.commit.check_unreported()
     else:
-        writers.commit.check_untold()
+        writers.commit.check_unreported()
     with pytest.raises(LakebedError, match=expected):
         writers.commit.wait(9)
     assert writers.calls == 1 + min(waiting, 1)

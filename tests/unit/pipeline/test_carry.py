@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.pipeline import Pipeline, Plan
-from lakebed.pipeline.carry import Carry, EarlierRun, check_patterns, plan_carry, refuse_again
+from lakebed.pipeline.carry import Carry, EarlierRun, check_patterns, plan_carry, refuse_reruns
 from lakebed.pipeline.identity import identities
 from lakebed.pipeline.inputs import Inputs
 from lakebed.pipeline.model import StepIdentity, StepRecord
@@ -97,7 +97,7 @@ def left(plan: Plan, decided: Carry) -> list[str]:
 
 
 def again(decided: Carry) -> list[str]:
-    return [step.identity.step.name for step in decided.again]
+    return [step.identity.step.name for step in decided.reruns]
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -153,7 +153,7 @@ def test_a_changed_merge_and_everything_after_it_is_asked_for() -> None:
         'name: "merge ${day}", into: sales, from: delivery, where: "\'${day}\' <> \'d2\' OR id > 0"}'))  # fmt: skip
     decided = decide(after, done_by(plan_of()))
     assert again(decided) == ["merge d1", "tag d1", "merge d2", "tag d2", "merge d3", "tag d3"]
-    sentence = refuse_again(after, decided.again).message
+    sentence = refuse_reruns(after, decided.reruns).message
     assert "'merge d1' (line 14: it was changed)" in sentence
     assert "--replay 'merge *'" in sentence
     assert "Nothing was done" in sentence
@@ -164,7 +164,7 @@ def test_a_day_in_the_middle_asks_for_the_days_after_it() -> None:
     before = plan_of(TEXT.replace("[d1, d2, d3]", "[d1, d3]"))
     decided = decide(plan_of(), done_by(before))
     assert again(decided) == ["merge d3", "tag d3"]
-    assert "'merge d2' runs before it and writes to 'sales'" in decided.again[0].reason
+    assert "'merge d2' runs before it and writes to 'sales'" in decided.reruns[0].reason
     kept = decide(plan_of(), done_by(before), carry=("* d3",))
     assert again(kept) == []
     assert left(plan_of(), kept) == ["read d2", "audit d2", "merge d2", "tag d2", "expire", "report"]
@@ -185,7 +185,7 @@ def test_another_order_is_asked_for() -> None:
     after = plan_of(TEXT.replace("[d1, d2, d3]", "[d2, d1, d3]"))
     decided = decide(after, done_by(plan_of()))
     assert again(decided) == ["merge d1", "tag d1", "merge d3", "tag d3"]
-    assert "was done after it" in decided.again[0].reason
+    assert "was done after it" in decided.reruns[0].reason
 
 
 def test_a_changed_input_is_asked_for() -> None:
@@ -202,7 +202,7 @@ def test_a_changed_input_is_asked_for() -> None:
     assert left(plan, same) == ["expire", "report"]
     decided = decide(plan, run, content=lambda one: "other" if one.step.name.endswith("d2") else None)
     assert again(decided) == ["merge d2", "tag d2", "merge d3", "tag d3"]
-    assert decided.again[0].reason == "its input has changed"
+    assert decided.reruns[0].reason == "its input has changed"
 
 
 def test_other_variables_are_another_delivery() -> None:
@@ -362,12 +362,12 @@ def test_a_changed_input_that_was_carried_stands_until_it_changes_once_more() ->
 def test_the_reasons_name_what_was_changed() -> None:
     """A merge of which only the ingest was edited; a tag whose merge ran again at the same place."""
     after = plan_of(TEXT.replace('from: "${root}/${day}.csv"', 'from: "${root}/new/${day}.csv"'))
-    reasons = {step.identity.step.name: step.reason for step in decide(after, done_by(plan_of())).again}
+    reasons = {step.identity.step.name: step.reason for step in decide(after, done_by(plan_of())).reruns}
     assert reasons["merge d1"] == "'read d1', which it reads, was changed"
     plan = plan_of()
     second = went_on(plan, decide(plan, done_by(plan), replay=("merge *",), carry=("tag *",)))
     bare = replace(second, records={n: record for n, record in second.records.items() if not record.carried_from})
-    reasons = {step.identity.step.name: step.reason for step in decide(plan, done_by(plan), bare).again}
+    reasons = {step.identity.step.name: step.reason for step in decide(plan, done_by(plan), bare).reruns}
     assert reasons["tag d1"] == "'merge d1' was run again after it"
 
 
@@ -417,7 +417,7 @@ def test_a_resumed_run_that_replayed_a_step_asks_for_what_follows() -> None:
     done = carried | {names["merge d2"]: anew[names["merge d2"]]}
     decided = decide(plan, first, done=done)
     assert again(decided) == ["tag d2", "merge d3", "tag d3"]
-    assert "'merge d2' was run again after it" in decided.again[0].reason
+    assert "'merge d2' was run again after it" in decided.reruns[0].reason
 
 
 def test_a_resumed_run_keeps_what_was_accepted() -> None:

@@ -46,7 +46,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 _ENCODER = msgspec.json.Encoder()
 
 _KEPT_KINDS: Final[frozenset[type[msgspec.Struct]]] = frozenset((RepositoryRecord, Branch, Tag, Commit))
-"""Records that every read of a branch decodes again; equal bytes are one record, and records never change."""
+"""Kinds of records that are kept decoded, by their bytes: every read of a branch needs some, and none is changed."""
 _KEPT_BYTES_MAX: Final = 2 << 10
 """Most bytes of a record that is kept decoded."""
 _KEPT_COUNT_MAX: Final = 1_024
