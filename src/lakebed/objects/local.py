@@ -468,9 +468,9 @@ class LocalDriver(Driver):
         """Create a folder and those above it; `_sync_parents` makes them durable."""
         required_folder = self._required
         if self._had_root and not os.path.isdir(self._root):
-            raise self._moved("write", folder, self._root)
+            raise self._folder_moved_error("write", folder, self._root)
         if required_folder is not None and required_folder.is_gone():
-            raise self._moved("write", folder, required_folder.place)
+            raise self._folder_moved_error("write", folder, required_folder.place)
         self._checked.clear()
         self._durable.clear()
         try:
@@ -678,9 +678,9 @@ class LocalDriver(Driver):
     def _check_required(self, verb: str, path: str) -> None:
         """Refuse a change in a view whose folder was renamed, removed or replaced."""
         if self._required is not None and self._required.is_other():
-            raise self._moved(verb, path, self._required.place)
+            raise self._folder_moved_error(verb, path, self._required.place)
 
-    def _moved(self, verb: str, path: str, place: str) -> Unavailable:
+    def _folder_moved_error(self, verb: str, path: str, place: str) -> Unavailable:
         state = "is another folder than the one that was opened" if os.path.isdir(place) else "is not there any more"
         return Unavailable(
             f"lakebed does not {verb} {self.root_url}/{path}: {place} {state}. It was renamed or removed while it was "
@@ -714,6 +714,9 @@ class LocalDriver(Driver):
                 path=path,
             )
         if verb in _READING and code in _ABSENT:
+            # Not of a look, which may be after what was deleted with its folder.
+            if verb == "read" and self._required is not None and self._required.is_gone():
+                return self._folder_moved_error(verb, path, self._required.place)
             return absent(path, self.root_url)
         if code in _NOT_A_FOLDER:
             return InvalidRequest(

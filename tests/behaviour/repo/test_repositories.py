@@ -261,6 +261,30 @@ def test_an_upload_does_not_make_the_folder_of_a_repository_anew(tmp_path: Path,
         assert branch.get("a") == b"3"
 
 
+def test_reads_of_a_repository_whose_folder_was_renamed_say_so(tmp_path: Path, storage: Storage) -> None:
+    """They said that its objects were deleted, and to restore them from a backup."""
+    folder, elsewhere = tmp_path / "analytics.repo", tmp_path / "elsewhere"
+    with storage.open(store=open_store(tmp_path, environment=storage.environment)) as home:
+        branch = home.create("analytics", namespace="analytics.repo").branch()
+        branch.put("a", b"1")
+        branch.commit("a")
+        branch.put("b", b"2")
+    with storage.open(store=open_store(tmp_path, environment=storage.environment)) as home:
+        branch = home.repository("analytics").branch()
+        folder.rename(elsewhere)
+        reads: list[Callable[[], object]] = [
+            lambda: branch.get("a"),
+            lambda: branch.get("b"),
+            lambda: list(branch.list()),
+            lambda: branch.commit("b"),
+        ]
+        for read in reads:
+            with raises(Unavailable, "folder_moved", match=r"analytics\.repo is not there any more.*move it back"):
+                read()
+        elsewhere.rename(folder)
+        assert (branch.get("a"), branch.get("b")) == (b"1", b"2")
+
+
 def test_records_of_another_storage_are_refused(mixed: tuple[Storage, Storage]) -> None:
     """What they put would be garbage to the repository that is there."""
     first, second = mixed
