@@ -200,7 +200,9 @@ class NumberedLog:
     def _list(self) -> Iterable[int | None]:
         return (self._id_of(path.rpartition("/")[2]) for path in self._store.list_paths(self._folder))
 
-    def append(self, number: int, payload: Buffer, *, write_id: str, hints: bool = True) -> None:
+    def append(
+        self, number: int, payload: Buffer, *, write_id: str, hints: bool = True, store: ObjectStore | None = None
+    ) -> None:
         """Create one number. When this returns, the payload is durable and won its number.
 
         Args:
@@ -208,6 +210,7 @@ class NumberedLog:
             write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``). Every attempt
                 of one change uses the same write id.
             hints: False leaves the hint to the caller, which calls `store_hint` when no reply waits for it.
+            store: the log's store as this put needs it; None: as it is.
 
         Raises:
             Conflict: the number belongs to another write id, or the boundary passed it: read again and try the next.
@@ -221,7 +224,7 @@ class NumberedLog:
         taken: AlreadyExists | None = None
         try:
             create_once(
-                self._store,
+                store or self._store,
                 path,
                 payload,
                 environment=self._environment,

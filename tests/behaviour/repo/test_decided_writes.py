@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -22,6 +24,7 @@ from lakebed.repo.transport.local_objects import local_store
 from worlds.repo.memory_repository import (
     MemoryRepository,
     Pause,
+    Trap,
     contents,
     entry_of,
     open_context,
@@ -29,8 +32,9 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
-from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
+from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, reset_prefix, revert
 
+R = TypeVar("R")
 Write = Callable[[RepositoryContext, str], object]
 
 OLD = {"topic": {"base": "old", "topic": "old"}, "main": {"base": "old"}}
@@ -214,6 +218,67 @@ def test_a_commit_of_a_table_and_a_merge_into_its_branch_do_not_hide_each_other(
             outcomes.add(refusal)
         at += 1
     assert "dirty_branch" in outcomes
+
+
+class Pauses(Trap):
+    """Several pauses of one process."""
+
+    def __init__(self, *pauses: Pause) -> None:
+        super().__init__()
+        self.pauses = pauses
+
+    def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
+        """Make a call, perhaps later."""
+        for pause in self.pauses:
+            perform = partial(pause.pass_by, perform, changes=changes)
+        return perform()
+
+
+def append_row(home: RepositoryContext, number: int) -> None:
+    """Append a row to the table in the branch main."""
+    Table.open(local_store(home, "main", "t"), name="t").append(pa.table({"id": [number]}))
+
+
+def reset_table(home: RepositoryContext) -> None:
+    """Discard what is staged of the table."""
+    reset_prefix(home, "main", prefix="t/")
+
+
+@pytest.mark.parametrize(
+    ("slow_act", "meanwhile"),
+    [(reset_table, partial(append_row, number=3)), (partial(append_row, number=3), reset_table)],
+    ids=["in the reset", "in the append"],
+)
+def test_a_commit_by_others_during_a_reset_of_a_table_takes_no_snapshot_without_its_files(
+    slow_act: Callable[[RepositoryContext], object], meanwhile: Callable[[RepositoryContext], object]
+) -> None:
+    """A reset and an append of one table, and then a commit, at random steps: the table can be read in all states."""
+
+    def act_meanwhile(first: int, second: int) -> int:
+        """Let two others act before these calls; how many calls there were."""
+        place = MemoryRepository()
+        with open_context(place) as home:
+            Table.create(local_store(home, "main", "t"), name="t", schema=pa.schema([("id", pa.int64())]))
+            append_row(home, 1)
+            commit(home, "main", message="a row")
+            append_row(home, 2)
+            acts = (
+                Pause(first, lambda: try_to(partial(meanwhile, home))),
+                Pause(second, lambda: try_to(partial(commit, home, "main", message="meanwhile"))),
+            )
+            with open_context(place, trap=Pauses(*acts)) as slow:
+                try_to(partial(slow_act, slow))
+            for reference in ("main", "main@"):
+                table = Table.open(local_store(home, reference, "t"), name="t")
+                rows = sorted(table.read()["id"].to_pylist())
+                assert rows in ([1], [1, 2], [1, 3], [1, 2, 3]), (first, second, reference)
+            return acts[0].call_count
+
+    draw = random.Random(7)
+    call_count = act_meanwhile(1_000, 1_000)
+    for _ in range(30):
+        first = draw.randrange(call_count // 3, call_count)
+        act_meanwhile(first, draw.randrange(first + 1, call_count + 10))
 
 
 def test_blind_puts_during_a_merge_stay_on_top_of_it() -> None:

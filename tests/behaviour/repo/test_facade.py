@@ -615,6 +615,22 @@ def test_a_prepared_commit_whose_files_a_reset_takes_at_last_leaves_no_snapshot(
     assert Table.open(store, name="t").read() == rows
 
 
+def test_an_object_that_names_others_is_created_only_where_they_are(repo: Repository) -> None:
+    """In the branch at that moment: also what is committed counts, and what was deleted does not."""
+    main = repo.branch()
+    store = main.store("t")
+    store.put("a", b"1")
+    main.commit("a")
+    store.put("b", b"2")
+    store.requiring(["a", "b"]).put("first", b"", create_only=True)
+    store.delete(["a"])
+    with raises(Conflict, "path_gone", path="t/a"):
+        store.requiring(["b", "a"]).put("second", b"", create_only=True)
+    with pytest.raises(AlreadyExists):
+        store.requiring(["a"]).put("first", b"other", create_only=True)
+    assert [meta.path for meta in store.list()] == ["b", "first"]
+
+
 def test_a_branch_is_a_store(local: Repository) -> None:
     """What is put through the port is staged; a commit can be read through it, and not written."""
     store = local.branch().store("tables")

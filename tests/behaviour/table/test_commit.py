@@ -32,11 +32,11 @@ def lose_races(bench: Any, rival: Any, count: int) -> None:
     original = bench.table.context.snapshots.append
     left = [count]
 
-    def append(snapshot: Snapshot, *, confirm: Callable[[], object]) -> None:
+    def append(snapshot: Snapshot, **options: Any) -> None:
         if left[0]:
             left[0] -= 1
             rival()
-        original(snapshot, confirm=confirm)
+        original(snapshot, **options)
 
     bench.table.context.snapshots.append = append
 

@@ -48,6 +48,7 @@ from mutations.defects import (
     returns,
     see,
     set_value,
+    several,
     skip,
 )
 from mutations.guarantee import Guarantee
@@ -140,7 +141,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A table's commit that is acknowledged while its folder is reset keeps no snapshot without its files.",
-        returns(reset._has_staged, False),
+        several(change_arguments(heads.move_branch, shows_other=False), returns(reset._has_staged, False)),
         "behaviour/repo/test_reset.py::test_a_commit_of_a_table_during_a_reset_leaves_a_table_that_can_be_read[table]",
     ),
     Guarantee(
@@ -424,6 +425,12 @@ GUARANTEES = [
         "A file whose writing failed does not become an object.",
         skip(fs._StagedFile.__exit__, fs._StagedFile.discard),
         "behaviour/repo/test_filesystem.py::test_what_goes_wrong",
+    ),
+    Guarantee(
+        "A reset of a folder leaves no snapshot of a table, even for a moment, whose files it took.",
+        change_arguments(heads.move_branch, shows_other=False),
+        "behaviour/repo/test_decided_writes.py::test_a_commit_by_others_during_a_reset_of_a_table_takes_no_snapshot_"
+        "without_its_files[in the reset]",
     ),
     # ---- directories
     Guarantee(

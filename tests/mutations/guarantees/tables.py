@@ -159,6 +159,12 @@ GUARANTEES = [
         "behaviour/repo/test_facade.py::test_a_reset_between_the_look_for_files_and_the_commit_leaves_no_snapshot[memory]",
     ),
     Guarantee(
+        "A commit by others takes no snapshot of a table whose files a reset took just before it was put.",
+        returns(commit._Commit._required, []),
+        "behaviour/repo/test_decided_writes.py::test_a_commit_by_others_during_a_reset_of_a_table_takes_no_snapshot_"
+        "without_its_files[in the append]",
+    ),
+    Guarantee(
         "A change without data files, whose manifests a reset took, does not leave a table that cannot be read.",
         returns(commit._Commit._forget_manifests, None),
         "behaviour/repo/test_facade.py::test_a_change_whose_manifests_a_reset_took_is_made_again[memory-delete]",

@@ -38,6 +38,7 @@ from lakebed.repo.staging.protocol import (
     replace_rows,
     write_rows,
 )
+from lakebed.repo.staging.view import View
 
 
 def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
@@ -63,14 +64,20 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
             return
 
 
-def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
+def stage_if_absent(
+    context: RepositoryContext, *, branch: str, path: str, entry: Entry, requires: Sequence[str] = ()
+) -> None:
     """Give a path an entry, if nothing is visible there.
 
     If the visible entry has the same address, an earlier try of this call or of its caller wrote it, and the reply was
     lost. That counts as success, even if the entry has been committed since.
 
+    Args:
+        requires: other paths that must have entries, because the bytes name them.
+
     Raises:
         AlreadyExists: kind ``path_exists``: another entry is visible.
+        Conflict: kind ``path_gone``: a path that is required has no entry.
         Otherwise as `stage`.
     Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
     """
@@ -79,7 +86,7 @@ def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry
         if visible is not None:
             raise path_exists(context, branch, path)
 
-    _stage_unless(context, branch, path, entry, operation="stage_if_absent", refuse=refuse)
+    _stage_unless(context, branch, path, entry, operation="stage_if_absent", refuse=refuse, requires=requires)
 
 
 def stage_if_match(
@@ -116,18 +123,27 @@ def _stage_unless(
     *,
     operation: str,
     refuse: Callable[[Entry | None], None],
+    requires: Sequence[str] = (),
 ) -> None:
-    """Stage an entry, atomically with the check that `refuse` accepts what is visible."""
+    """Stage an entry, atomically with the checks that `refuse` accepts what is visible, and that `requires` is."""
     key = check_path(path, writing=True)
+    required = [check_path(other) for other in requires]
     value, ulid = _check_entry(context, entry, path)
     attempts = WriteAttempts(context, branch, operation=operation)
+
+    def look(view: View) -> tuple[bytes | None, bytes | None, list[bytes | None]]:
+        [(newest, lower)] = view.layers_of([key])
+        return newest, lower, view.values(required) if required else []
+
     while True:
-        [(newest, lower)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        (newest, lower, others), precondition = attempts.read(look)
         raw = lower if newest is None else newest or None
         visible = None if raw is None else decode_entry(raw, where=path)
         if visible is not None and visible.address == entry.address:
             return
         refuse(visible)
+        if None in others:
+            raise _path_gone(context, branch, path, requires[others.index(None)])
         check_age(ulid, precondition.boundary)
         if _write_decided(context, precondition, key, value, newest):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
@@ -359,6 +375,16 @@ def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyEx
         kind="path_exists",
         branch=branch,
         path=path,
+    )
+
+
+def _path_gone(context: RepositoryContext, branch: str, path: str, required: str) -> Conflict:
+    return Conflict(
+        f"{required!r}, which {path!r} names, is not on branch {branch} of repository {context.name} any more: it was "
+        "deleted, or the branch was reset or merged. Nothing was written.",
+        kind="path_gone",
+        branch=branch,
+        path=required,
     )
 
 

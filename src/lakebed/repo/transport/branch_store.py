@@ -98,8 +98,14 @@ class ReferenceObjects(Protocol):
         Raises `InvalidRequest`: ``read_only``, ``protected_branch``, ``reserved_path``, ...
         """
 
-    def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
-        """Upload and stage an object."""
+    def put(self, path: str, body: Buffer, *, only_if_absent: bool, requires: Sequence[str] = ()) -> None:
+        """Upload and stage an object.
+
+        Args:
+            requires: with `only_if_absent`, other paths that must have objects then.
+
+        Raises `Conflict` (``path_gone``): one of `requires` has none; nothing was staged.
+        """
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         """As `put`, for chunks. Returns the size in bytes."""
@@ -140,6 +146,9 @@ class BranchStore(ObjectStore, EntryStore):
     Raises:
         InvalidRequest: the folder is invalid.
     """
+
+    _required: tuple[str, ...] = ()
+    """Paths of the branch that must have objects when an object is created; see `requiring`."""
 
     def __init__(self, objects: ReferenceObjects, folder: str = "", *, counter: RequestCounter | None = None) -> None:
         self._objects = objects
@@ -240,8 +249,18 @@ class BranchStore(ObjectStore, EntryStore):
         """See `ObjectStore.put`. Always durable. A create-only put uploads nothing if it is known to lose."""
         full_path, view = self._full(path), byte_view(body)
         self._objects.check_writable(full_path)
-        put = partial(self._objects.put, full_path, view, only_if_absent=create_only)
+        put = partial(self._objects.put, full_path, view, only_if_absent=create_only, requires=self._required)
         self._count_request("put", lambda: self._free(path, put), written_bytes=lambda _: len(view))
+
+    def requiring(self, paths: Iterable[str]) -> BranchStore:
+        """The same store, whose create-only `put` also expects that some other paths have objects in that moment.
+
+        Else it raises `Conflict` (``path_gone``), and nothing is written. So an object that names others is never on
+        the branch without them. A server of an older version does not look.
+        """
+        store = BranchStore(self._objects, self._folder, counter=self._counter)
+        store._required = tuple(map(self._full, paths))
+        return store
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True

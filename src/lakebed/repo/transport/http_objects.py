@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, TypeVar
 
 from typing_extensions import Buffer
@@ -34,6 +34,8 @@ from lakebed.runtime import Environment
 R = TypeVar("R")
 
 _UPLOAD_ATTEMPTS_MAX: Final = 3
+_REQUIRED_LENGTH_MAX: Final = 100_000
+"""Characters of the paths that one put requires; the head of its message has a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,14 @@ class HttpObjects(ReferenceObjects):
                 reference=self.ref,
             )
 
-    def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
-        verb = Put(path, only_if_absent=only_if_absent)
+    def put(self, path: str, body: Buffer, *, only_if_absent: bool, requires: Sequence[str] = ()) -> None:
+        """See `ReferenceObjects.put`. Of very many paths the first are required, which a message has room for."""
+        lengths = accumulate(len(other) for other in requires)
+        verb = Put(
+            path,
+            only_if_absent=only_if_absent,
+            requires=[other for other, length in zip(requires, lengths, strict=True) if length <= _REQUIRED_LENGTH_MAX],
+        )
         self._with_retries(lambda: self.transport.put(self.ref, verb, body))
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
@@ -146,10 +147,10 @@ class LocalObjects(ReferenceObjects):
         check_writable(self._context, self._branch)
         return self._branch
 
-    def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
+    def put(self, path: str, body: Buffer, *, only_if_absent: bool, requires: Sequence[str] = ()) -> None:
         if only_if_absent:
             self._check_free(path)
-        self._stage(path, data.upload(self._context, body), only_if_absent=only_if_absent)
+        self._stage(path, data.upload(self._context, body), only_if_absent=only_if_absent, requires=requires)
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
         entry = data.upload(self._context, chunks)
@@ -176,8 +177,9 @@ class LocalObjects(ReferenceObjects):
         if self._read(lambda view: view.get(path)) is not None:
             raise path_exists(self._context, self._require_branch(), path)
 
-    def _stage(self, path: str, entry: Entry, *, only_if_absent: bool) -> None:
-        branch, write = self._require_branch(), stage_if_absent if only_if_absent else stage
+    def _stage(self, path: str, entry: Entry, *, only_if_absent: bool, requires: Sequence[str] = ()) -> None:
+        branch = self._require_branch()
+        write = partial(stage_if_absent, requires=requires) if only_if_absent else stage
         self._with_retries(lambda: write(self._context, branch=branch, path=path, entry=entry))
 
     def _with_retries(self, request: Callable[[], object]) -> None:

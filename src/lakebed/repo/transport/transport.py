@@ -44,6 +44,8 @@ class Put(msgspec.Struct, frozen=True):
     content_type: str = data.CONTENT_TYPE
     metadata: dict[str, str] = {}
     only_if_absent: bool = False
+    requires: list[str] = []
+    """With `only_if_absent`: other paths that must have objects then."""
 
 
 class Transport(Protocol):
@@ -199,8 +201,10 @@ class LocalTransport(Transport):
         self.check_put(branch, what)
         entry = data.upload(self._context, content, content_type=what.content_type, metadata=what.metadata)
         if what.path is not None:
-            stage = write.stage_if_absent if what.only_if_absent else write.stage
-            stage(self._context, branch=branch, path=what.path, entry=entry)
+            if what.only_if_absent:
+                write.stage_if_absent(self._context, branch=branch, path=what.path, entry=entry, requires=what.requires)
+            else:
+                write.stage(self._context, branch=branch, path=what.path, entry=entry)
         return entry
 
     def check_put(self, branch: str, what: Put) -> None:

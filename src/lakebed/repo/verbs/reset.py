@@ -7,7 +7,7 @@ Invariants:
 - A reset of paths gives them the entries of the head's commit, whichever token or compacted metarange had changed them.
 - A reset of paths takes time, in which writers still see the changes that it discards. Rows that they stage below the
   same paths meanwhile may depend on these changes, as a table's commit depends on its files. So these rows are
-  discarded, too.
+  discarded, too: by the same write if they were decided by what the branch showed, else at a second look.
 
 Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
@@ -76,7 +76,10 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
             new_state = with_paths_of(context, state, source=head, intervals=intervals)
             return Move(sealed.record.commit_id, compacted=None if same_state(context, head, new_state) else new_state)
 
-        move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=not is_partial)
+        if is_partial:
+            move = _reset_partly(context, self.branch, plan)
+        else:
+            move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=True)
         reset = CommitWithId(move.commit_id, heads[move.commit_id])
         if is_partial:
             try:
@@ -101,8 +104,22 @@ def _reset_again(
     for _ in range(context.options.publish_tries_max):
         if not _has_staged(context, branch, intervals):
             return
-        move_branch(context, branch, operation="reset", plan=plan)
+        _reset_partly(context, branch, plan)
     raise branch_moved(context, branch, "reset")
+
+
+def _reset_partly(context: RepositoryContext, branch: str, plan: Callable[[SealedBranch], Move]) -> Move:
+    """Reset paths, together with what was staged meanwhile and decided by what the branch showed.
+
+    A snapshot of a table is decided by its files. If it stayed for a moment without them, a commit by others could take
+    it. Where others write such things at every try, what they stage below the paths is reset at the next look.
+    """
+    try:
+        return move_branch(context, branch, operation="reset", plan=plan, shows_other=True)
+    except Conflict as error:
+        if error.kind != "branch_moved":
+            raise
+        return move_branch(context, branch, operation="reset", plan=plan)
 
 
 def _has_staged(context: RepositoryContext, branch: str, intervals: Sequence[Interval]) -> bool:

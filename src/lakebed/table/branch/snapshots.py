@@ -18,6 +18,7 @@ overwrite a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 from typing_extensions import Buffer
 
@@ -32,6 +33,14 @@ from lakebed.table.codec.snapshot_json import decode_snapshot, encode_snapshot
 from lakebed.table.model.layout import Layout, parse_snapshot
 from lakebed.table.model.model import Snapshot
 from lakebed.texts import spans_of
+
+
+@runtime_checkable
+class _Requiring(Protocol):
+    """A store that creates an object only where others are, as a branch of a repository does."""
+
+    def requiring(self, paths: Iterable[str]) -> ObjectStore:
+        """The same store, whose create-only puts are `Conflict` (``path_gone``) if one of some paths has no object."""
 
 
 class SnapshotLog:
@@ -151,22 +160,33 @@ class SnapshotLog:
                 remaining = remaining[:middle]
         return best
 
-    def append(self, snapshot: Snapshot, *, confirm: Callable[[], object], hints: bool = True) -> None:
+    def append(
+        self,
+        snapshot: Snapshot,
+        *,
+        confirm: Callable[[], object],
+        hints: bool = True,
+        requires: Sequence[str] = (),
+    ) -> None:
         """Make a snapshot visible: one durable create-only put of its id, then the hints.
 
         Args:
             confirm: called after the put; raises when the table, or its branch, is gone or was replaced by another.
             hints: False leaves the hint of the newest snapshot to the caller (`store_latest_hint`).
+            requires: paths of files that the snapshot names. Where others may take back such files, as in a branch of a
+                repository, the put expects that they are there.
 
         Raises:
-            Conflict: another writer took the id: read again and try the next.
+            Conflict: another writer took the id: read again and try the next. Kind ``path_gone``: one of `requires` is
+                not there, and nothing was put.
             OutcomeUnknown: the writer stalled so long that the boundary's chain no longer shows the outcome.
             NotFound, Conflict: what `confirm` raises: nothing was committed.
         Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint, and that of `confirm`; the first snapshot 1 PUT more.
         """
         if snapshot.uuid is None:
             raise ValueError("a snapshot needs a uuid: it is the write id")
-        self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid, hints=hints)
+        store = self._store.requiring(requires) if requires and isinstance(self._store, _Requiring) else None
+        self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid, hints=hints, store=store)
         try:
             # A drop deletes the schemas first and lists the snapshots after that. If it did not list this snapshot,
             # then `confirm` does not find a schema.

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Final, TypedDict
 
 import pyarrow as pa
@@ -55,7 +56,13 @@ from lakebed.table.codec.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.commit.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.commit.index_after import index_after
 from lakebed.table.commit.late_rows import number_after
-from lakebed.table.commit.presence import confirm_kept, explain_gone, find_gone_file, is_taken_back
+from lakebed.table.commit.presence import (
+    confirm_kept,
+    explain_gone,
+    find_gone_file,
+    is_taken_back,
+    required_paths,
+)
 from lakebed.table.commit.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.model.model import (
     BATCH_COMMIT_IDENTIFIER,
@@ -342,7 +349,9 @@ class _Commit:
             if self.request.own_files is not None:
                 self.request.own_files.may_be_named = True  # and never false again, not even after a lost race
             try:
-                self.branch.snapshots.append(snapshot, confirm=partial(self._confirm, snapshot, began_in))
+                self.branch.snapshots.append(
+                    snapshot, confirm=partial(self._confirm, snapshot, began_in), requires=self._required(snapshot)
+                )
             except NotFound:
                 self._discard()
                 raise
@@ -350,7 +359,7 @@ class _Commit:
                 if error.kind == "branch_replaced":
                     self._discard()
                     raise
-                if error.kind == "branch_moved":
+                if error.kind in ("branch_moved", "path_gone"):
                     self._forget_manifests()
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
@@ -700,11 +709,23 @@ class _Commit:
 
     # ---- before and after
 
+    def _parts_of(self, snapshot: Snapshot) -> frozenset[str]:
+        """The paths of a snapshot's lists and manifests."""
+        index = [] if snapshot.index_manifest is None else [self.branch.layout.manifest(snapshot.index_manifest)]
+        return self.used.union(index)
+
+    def _required(self, snapshot: Snapshot) -> list[str]:
+        """The paths that the put of a snapshot expects, where others may take them back."""
+        if not is_taken_back(self.branch):
+            return []
+        new = (required_paths(self.branch, entries, self.schema, select_new=_select_new) for entries in self.brought)
+        return [*sorted(self._parts_of(snapshot)), *chain.from_iterable(new)]
+
     def _confirm(self, snapshot: Snapshot, began_in: str | None) -> None:
         """Raise unless the snapshot that was put is a valid commit: its table exists, and so do all its files."""
         confirm_commit(self.branch, snapshot, began_in, *self.looked)
-        index = [] if snapshot.index_manifest is None else [self.branch.layout.manifest(snapshot.index_manifest)]
-        confirm_kept(self.branch, snapshot, self.used.union(index), find_gone=lambda: self._find_gone(self.brought))
+        parts = self._parts_of(snapshot)
+        confirm_kept(self.branch, snapshot, parts, find_gone=lambda: self._find_gone(self.brought))
 
     def _forget_manifests(self) -> None:
         """Make the next try write all manifests again: a reset deleted those of this try."""
@@ -722,11 +743,19 @@ class _Commit:
         self.backoff.note(error)
         if self.stuck >= _STUCK_TRIES_MAX:
             self._discard()
-            if isinstance(error, NotFound) or error.kind == "branch_moved":
+            if error.kind in ("branch_moved", "path_gone"):
                 raise Conflict(
-                    f"What the newest snapshot before {self.lost_id} names is not there: the branch was reset while it "
-                    "was committed, and its writer has not withdrawn it. Nothing was changed: reset the folder of the "
-                    "table once more, or the branch.",
+                    f"The branch was reset or merged during each of {self.stuck + 1} tries to commit snapshot "
+                    f"{self.lost_id}. Nothing was changed: wait until no one resets or merges it, then try again.",
+                    kind="commit_stuck",
+                    id=self.lost_id,
+                ) from error
+            if isinstance(error, NotFound):
+                raise Conflict(
+                    f"What the newest snapshot before {self.lost_id} names is not on the branch: {error.message} It "
+                    "was deleted, or a reset took it while the snapshot was committed, and its writer has not "
+                    "withdrawn it. Nothing was changed: reset the folder of the table, or the branch; if it is "
+                    "missing in what is committed too, revert the commit without it.",
                     kind="commit_stuck",
                     id=self.lost_id,
                 ) from error

@@ -50,7 +50,13 @@ from lakebed.table.codec.index_manifest import HASH, IndexEntry
 from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_delta
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
-from lakebed.table.commit.presence import confirm_kept, explain_gone, find_gone_file, is_taken_back
+from lakebed.table.commit.presence import (
+    confirm_kept,
+    explain_gone,
+    find_gone_file,
+    is_taken_back,
+    required_paths,
+)
 from lakebed.table.commit.written_columns import check_columns
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
@@ -124,7 +130,7 @@ def commit_prepared(
             return earlier_snapshot
         try:
             full_snapshot = _complete(branch, snapshot, head, schema, committer=committer)
-            look = _plan_look(branch, full_snapshot, schema)
+            requires, look = _plan_look(branch, full_snapshot, schema)
         except LakebedError as error:
             newest = branch.snapshots.latest()
             if newest != head:  # another commit was first, perhaps this very one, or a rollback deleted files of it
@@ -138,7 +144,7 @@ def commit_prepared(
             look()
 
         try:
-            branch.snapshots.append(full_snapshot, confirm=confirm, hints=False)
+            branch.snapshots.append(full_snapshot, confirm=confirm, hints=False, requires=requires)
         except Conflict as error:
             if error.kind in ("schema_changed", "branch_replaced"):  # the table was created again
                 raise
@@ -146,19 +152,23 @@ def commit_prepared(
         return full_snapshot
 
 
-def _plan_look(branch: TableBranch, snapshot: Snapshot, schema: TableSchema) -> Callable[[], None]:
-    """Return a check to run after the put: that all files which a snapshot names exist.
+def _plan_look(
+    branch: TableBranch, snapshot: Snapshot, schema: TableSchema
+) -> tuple[Sequence[str], Callable[[], None]]:
+    """Return the files that a snapshot names, and a check to run after its put: that all of them exist.
 
     Cost: none: its lists are cached.
     """
     if not is_taken_back(branch):
-        return lambda: None
+        return (), lambda: None
     names = {snapshot.base_manifest_list, snapshot.delta_manifest_list}
     names |= {meta.file_name for meta in branch.manifests.all_metas(snapshot)}
     names |= {name for name in (snapshot.changelog_manifest_list, snapshot.index_manifest) if name is not None}
     entries = branch.manifests.delta_entries(snapshot)
+    parts = set(map(branch.layout.manifest, names))
+    new = required_paths(branch, entries, schema, select_new=lambda added: added)
     find_gone = partial(find_gone_file, branch, entries, schema, select_new=lambda added: added)
-    return partial(confirm_kept, branch, snapshot, set(map(branch.layout.manifest, names)), find_gone=find_gone)
+    return [*sorted(parts), *new], partial(confirm_kept, branch, snapshot, parts, find_gone=find_gone)
 
 
 def _find_base(branch: TableBranch, snapshot: Snapshot) -> Snapshot | None:

@@ -6,9 +6,11 @@ lost. So old files are checked before the snapshot is put. Checking young ones w
 without need.
 
 In a branch of a repository, a reset or a merge by others takes back files of any age. So all files are checked before
-the put, and again after it, because the reset may have happened in between. Then either it took the snapshot too, or
-the snapshot is withdrawn. The second check does not replace the first: a client that is refused after its commit was
-made finds its snapshot, and reports success.
+the put, and the put itself expects them (`required_paths`): a commit of the branch by others never takes a snapshot
+without its files. A server of an older version ignores that, and a put requires only as many files as a message has
+room for. So the files are checked again after the put. Then either a reset took the snapshot too, or the snapshot is
+withdrawn. The second check does not replace the first: a client that is refused after its commit was made finds its
+snapshot, and reports success.
 """
 
 from __future__ import annotations
@@ -80,14 +82,8 @@ def find_gone_file(
     is_old = (times <= now_ms - _YOUNG_MS) | (times >= now_ms + _AHEAD_MS) | is_taken_back(branch)
     if not is_old.any():
         return None
-    is_added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))
-    old_entries = select_new(entries.filter(pc.and_(is_added, pa.array(is_old))))
+    names = _names_by_bucket(entries.filter(pa.array(is_old)), select_new)
     folders_of = Placement.of(schema)
-    names: dict[tuple[bytes, int], list[str]] = {}
-    for partition, bucket, name in zip(
-        *(old_entries[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True
-    ):
-        names.setdefault((partition, bucket), []).append(name)
     if isinstance(branch.store, _FindsMany):
         paths = [
             [f"{folder}/{name}" for folder in folders_of.folders(*bucket)] for bucket in names for name in names[bucket]
@@ -100,6 +96,37 @@ def find_gone_file(
             if not any(has_object(branch.store, f"{folder}/{name}") for folder in folders):
                 return f"{folders[0]}/{name}"
     return None
+
+
+def required_paths(
+    branch: TableBranch, entries: pa.Table, schema: TableSchema, *, select_new: Callable[[pa.Table], pa.Table]
+) -> list[str]:
+    """The paths of new files which the put of a snapshot should expect, as `find_gone_file` has them.
+
+    Only those in a branch of a repository, and of a bucket with several folders none: a file may be in any of them.
+    """
+    if not is_taken_back(branch):
+        return []
+    folders_of = Placement.of(schema)
+    return [
+        f"{folders[0]}/{name}"
+        for bucket, names in _names_by_bucket(entries, select_new).items()
+        for folders in (folders_of.folders(*bucket),)
+        if len(folders) == 1
+        for name in names
+    ]
+
+
+def _names_by_bucket(
+    entries: pa.Table, select_new: Callable[[pa.Table], pa.Table]
+) -> dict[tuple[bytes, int], list[str]]:
+    """The names of new files in the table's own folders, by partition and bucket."""
+    is_added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_null(entries["external_path"]))
+    new = select_new(entries.filter(is_added))
+    names: dict[tuple[bytes, int], list[str]] = {}
+    for partition, bucket, name in zip(*(new[column].to_pylist() for column in (*_BUCKET, "file_name")), strict=True):
+        names.setdefault((partition, bucket), []).append(name)
+    return names
 
 
 def confirm_kept(
