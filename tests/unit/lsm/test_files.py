@@ -188,6 +188,8 @@ def test_requests_of_scans(memory: ObjectStore) -> None:
         assert sum(block.row_count for block in blocks) == COUNT - next(reader.batches()).row_count
     assert requests.get - 1 <= block_count.bit_length() + 1
     assert files.cache.size_bytes == kept_bytes
+    row_counts = [block.row_count for block in reader.batches()]
+    assert all(count <= 3 * before for before, count in pairwise(row_counts)), "one that ends soon reads too much"
     with memory.count() as requests:
         assert sum(block.row_count for block in reader.batches(reverse=True, ahead_bytes=0)) == COUNT
     assert requests.get == block_count
