@@ -443,7 +443,7 @@ class Branch(Reference):
                 ``read_only_repository``.
             Conflict: kind ``branch_moved``.
 
-        Cost: of everything 2 durable writes of the key-value store, whatever is staged. Of a path or prefix, as a
+        Cost: of everything 1 durable write of the key-value store, whatever is staged. Of a path or prefix, as a
             compaction of the branch.
         """
         return self._transport.call(Reset(branch=self._text, path=path, prefix=prefix))
@@ -463,7 +463,7 @@ class Branch(Reference):
             InvalidRequest: kind ``dirty_branch``, ``commit_expired``, ``protected_branch`` or ``read_only_repository``.
             Conflict: kind ``branch_moved``.
 
-        Cost: 2 durable writes of the key-value store.
+        Cost: 2 durable writes of the key-value store; with `force` 1.
         """
         return self._transport.call(HardReset(branch=self._text, ref=str(ref), force=force))
 

@@ -74,7 +74,9 @@ class RepositoryAdapter(StoreAdapter):
                 folder = namespace_folder(deleted_repository.record.namespace, root_url=repositories.url)
                 if path.startswith(f"{folder}/"):
                     return Explanation(
-                        path, (), f"Its repository {deleted_repository.name} was deleted: a later cleaning deletes it."
+                        path,
+                        (),
+                        f"Its repository {deleted_repository.name} was deleted: the next collection deletes it.",
                     )
         return None
 

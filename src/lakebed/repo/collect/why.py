@@ -65,7 +65,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
             path,
             (),
             "It was made of a table in a branch, for Iceberg's clients, and is made again when they ask: a collection "
-            "deletes it once its name is older than the minimum age.",
+            "deletes it once its name is older than the grace.",
         )
     ulid = address_ulid(path)
     folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
@@ -82,7 +82,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
             path,
             (),
             "No kept version and nothing staged needs it: a collection deletes it once its name is older than the "
-            "minimum age, and what a branch or tag named with it was given up that long ago.",
+            "grace, and what a branch or tag named with it was given up that long ago.",
         )
     return Explanation(path, pins, f"It is needed by {_name_some(pins)}.")
 

@@ -64,9 +64,9 @@ class DumpReport(msgspec.Struct, frozen=True):
     branch_count: int
     tag_count: int
     copied_count: int
-    """Objects."""
+    """How many objects were copied."""
     commit_ids: dict[str, str]
-    """Of commits whose id there is another one: ours, and lakeFS's."""
+    """The ids of commits that have another id in lakeFS: lakeFS's by ours."""
 
 
 def dump_refs(

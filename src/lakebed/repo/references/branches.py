@@ -175,7 +175,7 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "",
         Conflict: kind ``branch_moved``: it has another head, or it changed during each of
             `RepositoryOptions.publish_tries_max` tries.
         OutcomeUnknown: look before you retry.
-    Cost: 1 read and 1 write of the key-value store. The background removes the staged rows later.
+    Cost: 3 reads and 1 write of the key-value store. The background removes the staged rows later.
     """
     load_branch(context, name)
     check_not_default(name, default=context.record.default_branch, repository=context.name)
