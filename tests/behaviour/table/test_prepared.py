@@ -519,6 +519,64 @@ def test_a_commit_needs_no_user(bench: Bench, client: Client) -> None:
     assert len(bench.live()) == 2
 
 
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_a_stream_that_starts_again_commits_once(bench: Bench, client: Client, is_compacted: bool) -> None:
+    """The snapshot of its last commit has expired, so it does not find it, and prepares the same files anew."""
+    context = bench.table.context
+    last = client.prepare(bench.change("a"), base=None, commit_user="job", commit_identifier=5)
+    assert commit_prepared(context, last) is not None
+    bench.table.create_tag("kept")
+    bench.store.put("bucket-0/b", b"x")
+    if is_compacted:
+        bench.commit("b", deleted=("a",), kind="COMPACT")
+    else:
+        bench.commit("b")
+    bench.hide(1)
+    before, live = bench.table.latest(), bench.live()
+    again = client.prepare(bench.change("a"), base=before, commit_user="job", commit_identifier=5)
+    found = commit_prepared(context, again)
+    assert found == bench.reopen().latest()
+    assert found is not None
+    assert before is not None
+    assert (found.id, found.commit_user, found.commit_identifier) == (before.id + 1, "job", 5)
+    assert (found.delta_record_count, found.total_record_count) == (0, before.total_record_count)
+    assert bench.live() == live
+    moved = replace(bench.change("b", level=5), deleted=(named_file("b"),))
+    compaction = client.prepare(moved, base=found, commit_user="job", commit_identifier=5, commit_kind="COMPACT")
+    committed = commit_prepared(context, compaction)
+    assert committed is not None
+    assert bench.table.context.manifests.delta_entries(committed).num_rows == 2
+
+
+@pytest.mark.parametrize("identifier", [3, 5, 6])
+def test_a_stream_that_is_set_back_loses_no_commit(bench: Bench, client: Client, identifier: int) -> None:
+    """It continues with identifiers that it has used before, and with new files: they are committed."""
+    context = bench.table.context
+    first = client.prepare(bench.change("a"), base=None, commit_user="job", commit_identifier=5)
+    assert commit_prepared(context, first) is not None
+    bench.table.create_tag("kept")
+    bench.store.put("bucket-0/b", b"x")
+    bench.commit("b")
+    bench.hide(1)
+    new = client.prepare(bench.change("c"), base=bench.table.latest(), commit_user="job", commit_identifier=identifier)
+    assert commit_prepared(context, new) is not None
+    assert bench.live() == ["a", "b", "c"]
+
+
+def test_a_commit_that_a_rollback_took_away_is_made_again(bench: Bench, client: Client) -> None:
+    """A stream that starts again after a rollback adds its files anew, though a tag has them too."""
+    context = bench.table.context
+    bench.store.put("bucket-0/before", b"x")
+    before = bench.commit("before")
+    last = client.prepare(bench.change("a"), base=before, commit_user="job", commit_identifier=5)
+    assert commit_prepared(context, last) is not None
+    bench.table.create_tag("kept")
+    bench.table.rollback_to_as_latest(before.id)
+    again = client.prepare(bench.change("a"), base=bench.table.latest(), commit_user="job", commit_identifier=5)
+    assert commit_prepared(context, again) is not None
+    assert bench.live() == ["a", "before"]
+
+
 def test_deleted_rows_stay_deleted(bench: Bench) -> None:
     """A snapshot without the deletion vectors of the newest one would bring rows back: it is a conflict."""
     store = bench.store.sub("vectors")

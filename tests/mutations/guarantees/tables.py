@@ -107,6 +107,16 @@ GUARANTEES = [
         "behaviour/table/test_prepared.py::test_a_server_with_an_old_view_answers_as_the_one_that_committed[schema]",
     ),
     Guarantee(
+        "A stream of another client commits no row twice when it starts again and its last snapshot has expired.",
+        returns(prepared._is_repeated, value=False),
+        "behaviour/table/test_prepared.py::test_a_stream_that_starts_again_commits_once[True]",
+    ),
+    Guarantee(
+        "A stream of another client that was set back, and uses identifiers again, loses no commit.",
+        returns(prepared._is_repeated, value=True),
+        "behaviour/table/test_prepared.py::test_a_stream_that_is_set_back_loses_no_commit[3]",
+    ),
+    Guarantee(
         "Clients of a catalog expire nothing, since they do not know what a rollback or a branch needs.",
         set_value(paimon_catalog, lambda it: it._FOR_CLIENTS, {}),
         "behaviour/server/test_paimon.py::test_clients_are_told_to_expire_nothing",

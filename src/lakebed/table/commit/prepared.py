@@ -11,6 +11,8 @@ Invariants:
   many rows as are not marked. Any other rewrite of a file is trusted to leave out its marked rows.
 - With dynamic buckets a key has one bucket, and the index keeps every key that may be stored.
 - A prepared snapshot has one write id, made from its names. So it is committed once, however often it is sent.
+- A stream that starts again prepares its last commit anew if the snapshot has expired. If a version has one of the
+  files, it gets a snapshot without files, which it finds the next time: no row is committed twice.
 - Every name in it is a plain file name: nothing outside the table's folders becomes part of the table.
 - A data file that is old enough to have been collected must exist. A younger one is trusted to have been written,
   except in a branch of a repository, where a reset takes back files of any age. There its columns are compared too.
@@ -47,7 +49,7 @@ from lakebed.table.branch.earlier_commits import newest_first
 from lakebed.table.branch.inherited import encode_inherited, load_inherited
 from lakebed.table.branch.renames import confirm_commit
 from lakebed.table.codec.index_manifest import HASH, IndexEntry
-from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, row_count_delta
+from lakebed.table.codec.manifest import ADD, IDENTITY, NO_ENTRIES, encode_manifest_list, row_count_delta
 from lakebed.table.codec.row_codes import row_codes
 from lakebed.table.commit.conflicts import check_fits, check_written_schemas, rests_on_state
 from lakebed.table.commit.presence import (
@@ -61,7 +63,7 @@ from lakebed.table.commit.written_columns import check_columns
 from lakebed.table.files.dynamic_bucket import is_dynamic
 from lakebed.table.files.external import OwnFiles
 from lakebed.table.files.placement import Placement
-from lakebed.table.model.model import ManifestMeta, Snapshot, TableSchema, VectorPlace
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, ManifestMeta, Snapshot, TableSchema, VectorPlace
 from lakebed.table.read.vectors import load_positions, places_of, vectors_of
 from lakebed.texts import LONG_MAX, format_value
 
@@ -99,7 +101,8 @@ def commit_prepared(
     Returns:
         The snapshot as committed, now or when the same snapshot was sent before. (If it was sent to another process,
         its schema id and time may differ.) None: it is not based on the newest snapshot, so the client must prepare it
-        again. Nothing was changed then.
+        again. Nothing was changed then. If a stream committed the same files before, in a snapshot that has expired,
+        the snapshot adds none.
 
     Raises:
         InvalidRequest: kind ``invalid_snapshot``: a list or manifest is missing, unreadable or outside the table, or
@@ -129,6 +132,8 @@ def commit_prepared(
         if earlier_snapshot is not None or not _is_on_top(branch, snapshot, head, base_uuid):
             return earlier_snapshot
         try:
+            if head is not None and _is_repeated(branch, snapshot, head):
+                snapshot = _leave_out_files(branch, snapshot, head)
             full_snapshot = _complete(branch, snapshot, head, schema, committer=committer)
             requires, look = _plan_look(branch, full_snapshot, schema)
         except LakebedError as error:
@@ -245,6 +250,50 @@ def _is_on_top(branch: TableBranch, snapshot: Snapshot, head: Snapshot | None, b
             id=next_id,
         )
     return True
+
+
+def _is_repeated(branch: TableBranch, snapshot: Snapshot, head: Snapshot) -> bool:
+    """Whether a stream sends a commit again that it does not find, because the snapshot of that commit has expired.
+
+    The newest version then contains what its user committed with this identifier, or with a later one. A stream that
+    was set back uses identifiers again too, but for new files. So one of the files must be in a version.
+
+    Cost: nothing more for a later identifier; else the live files of every snapshot and tag, until one has a file of
+    the commit.
+    """
+    if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
+        return False
+    last_commit = load_inherited(newest_first(branch, head)).users.get(snapshot.commit_user)
+    if last_commit is None or snapshot.commit_identifier > last_commit.identifier:
+        return False
+    _check_names([snapshot.delta_manifest_list])
+    metas = _load_metas(branch, snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
+    columns = branch.manifests.concat_entries(metas).select(["kind", "file_name"]).to_pylist()
+    deleted = {entry["file_name"] for entry in columns if entry["kind"] != ADD}
+    added = {entry["file_name"] for entry in columns if entry["kind"] == ADD} - deleted
+    if not added:
+        return False
+    tags = (tag for tag in map(branch.tags.find, branch.tags.all_names()) if tag is not None)
+    versions = itertools.chain(newest_first(branch, head), (tag.snapshot for tag in tags))
+    return any(
+        not added.isdisjoint(branch.manifests.live_entries(version)["file_name"].to_pylist()) for version in versions
+    )
+
+
+def _leave_out_files(branch: TableBranch, snapshot: Snapshot, head: Snapshot) -> Snapshot:
+    """The snapshot with an empty delta, which is put. Cost: 1 PUT."""
+    body = encode_manifest_list([])
+    name = f"manifest-list-{uuid.uuid5(uuid.NAMESPACE_OID, snapshot.delta_manifest_list)}-0"
+    branch.store.put(branch.layout.manifest(name), body)
+    return replace(
+        snapshot,
+        delta_manifest_list=name,
+        delta_manifest_list_size=len(body),
+        changelog_manifest_list=None,
+        changelog_manifest_list_size=None,
+        changelog_record_count=None,
+        index_manifest=head.index_manifest,
+    )
 
 
 def _complete(
