@@ -113,7 +113,7 @@ def test_tables(s3_server: Any, tmp_path: Path, python: Path) -> None:
     expected["SELECT id FROM lake.`db.t` SETTINGS iceberg_snapshot_id = 1"] = (
         tables["db.t"].read(version=1).select(["id"])
     )
-    elsewhere = f"{options['aws_endpoint']}/other/new"
+    elsewhere = f"{options['aws_endpoint']}/{url.split('/')[2]}/elsewhere"
     refused = {
         "SELECT * FROM lake.`db.keyed`": "column _KEY_id with field_id",
         "SELECT * FROM lake.`db.marked`": "Position deletes are supported only for parquet",
