@@ -97,7 +97,7 @@ class History:
         paths, born, dead = ([row[place] for row in rows] for place in range(3))
         return candidates_of(Role.DATA, paths, size_bytes=1, born=np.array(born), dead=np.array(dead))
 
-    def judge(self, candidates: pa.Table, **rules: bool) -> Judgement:
+    def judge(self, candidates: pa.Table, *, walk_end: int | None = None, **rules: bool) -> Judgement:
         context = self.bench.table.context
         PROCESS_CACHE.clear()
         judgement = judge(
@@ -105,7 +105,7 @@ class History:
             branch=context,
             versions=read_live_versions(context),
             referenced=ReferencedFiles(context),
-            walk_end=max(self.versions),
+            walk_end=max(self.versions) if walk_end is None else walk_end,
             **rules,
         )
         assert judgement.deletable.num_rows + sum(judgement.kept.values()) == candidates.num_rows
@@ -149,6 +149,19 @@ def test_what_no_version_has_is_deletable_and_nothing_else(
     context = history.bench.table.context
     used = names_in_use(context, read_live_versions(context), ReferencedFiles(context))
     assert {path for names in used for path in names.to_pylist() if path.startswith("bucket-0/")} == needed
+
+
+@pytest.mark.parametrize("seed", range(230, 246))
+def test_what_was_brought_back_behind_the_walk_is_kept(new_bench: Callable[..., Any], seed: int) -> None:
+    """Rollbacks that the walk over the deltas did not see yet, also expired ones of which only a tag is left."""
+    history = made(new_bench, seed, rollbacks=False)
+    candidates, walk_end = history.candidates(unknown_share=0.0), max(history.versions)
+    for _ in range(3):
+        history.roll_back()
+        history.commit()
+        history.commit()
+    needed = history.forget()
+    assert not paths_in(history.judge(candidates, walk_end=walk_end).deletable) & needed
 
 
 @pytest.mark.parametrize("rollbacks", [False, True])

@@ -363,6 +363,11 @@ GUARANTEES = [
         "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[branch]",
     ),
     Guarantee(
+        "A file that a rollback brought back behind the walk is kept, also when only a tag has it.",
+        skip(reachability._keep_restored, reachability._keep_every),
+        "behaviour/table/test_reachability.py::test_what_was_brought_back_behind_the_walk_is_kept",
+    ),
+    Guarantee(
         "Main does not delete what a published branch still has.",
         answer(reachability._keep_unpinned, reachability._list_published_marks, lambda original, branch: frozenset()),
         "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[main]",
