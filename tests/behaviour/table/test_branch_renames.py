@@ -18,6 +18,7 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.branch import renames
 from lakebed.table.branch.branch_folder import branch_id, fork_pin
 from lakebed.table.branch.consumers import load_consumers, store_consumer
 from lakebed.table.branch.renames import RENAMED_FOLDER
@@ -397,6 +398,24 @@ def test_a_commit_that_expired_under_the_new_name_is_still_told_apart(new_bench:
         outcomes.append(is_done)
     assert outcomes.count(True) > 1
     assert outcomes.count(False) > 1
+
+
+def test_a_commit_is_found_where_its_branch_is_renamed_again(new_bench: Any) -> None:
+    """At any call of the search for it: it is there, under the third name."""
+    bench = new_bench({})
+    fill(bench)
+    snapshot = commit(bench, "w", bench.reopen(branch="old"))
+    bench.table.rename_branch("old", "new")
+    objects = {meta.path: bytes(bench.store.get(meta.path)) for meta in bench.store.list("")}
+    for index in range(100):
+        reset(bench, objects)
+        store = Meanwhile(bench.store, after=True)
+        main = through(bench, store).context
+        store.expect(lambda: bench.reopen().rename_branch("new", "third"), at=index)
+        assert renames._has_moved(main, "old", snapshot), f"call {index}"
+        if store.happened is None:
+            break
+    assert index > 1
 
 
 def test_a_renamed_branch_begins_with_its_newest_schema(new_bench: Any) -> None:
