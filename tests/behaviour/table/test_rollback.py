@@ -94,6 +94,9 @@ def test_below_a_branch_it_is_refused() -> None:
         made.table.rollback_to(3)
     with pytest.raises(InvalidRequest, match="experiment"):
         made.table.plan_rollback(3)
+    with pytest.raises(InvalidRequest, match="experiment"):
+        made.table.rollback_to(3, dry_run=True)
+    assert made.table.rollback_to_as_latest(3, dry_run=True).id == 3
     assert made.table.rollback_to(6).id == 8
     assert made.table.rollback_to_as_latest(3).id == 9
 
@@ -186,6 +189,19 @@ def test_a_plan_of_a_rollback_to_the_oldest_version_names_what_it_then_deletes()
     data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
     assert data == {path for path in before - made.stored() if "/bucket-" in path}
     assert {f"snapshot/snapshot-{item}" for item in range(2, 7)} == set(plan.hide)
+
+
+def test_a_plan_of_a_rollback_to_a_tag_whose_snapshot_expired_names_what_it_then_deletes() -> None:
+    """No snapshot at or before the target is left; what goes is what only the later ones had."""
+    made = committed_world(6, seed=4)
+    made.table.create_tag("monthly", snapshot_id=2)
+    made.table.expire(retain_max=2)
+    before = made.stored()
+    plan = made.table.plan_rollback("monthly")
+    made.table.rollback_to("monthly")
+    data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
+    assert data == {path for path in before - made.stored() if "/bucket-" in path}
+    assert {"snapshot/snapshot-5", "snapshot/snapshot-6"} == set(plan.hide)
 
 
 def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
