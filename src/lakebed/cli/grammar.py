@@ -110,8 +110,8 @@ class _Whole(click.ParamType[int]):
             self.fail(f"{format_value(value)} is not an integer.", param, ctx)
         if number is None or not self.minimum <= number <= self.maximum:
             most = "" if number is not None and self.maximum == LONG_MAX else f" and at most {self.maximum}"
-            shown = format_value(value) if number is None else number
-            self.fail(f"{shown} is out of range: use at least {self.minimum}{most}.", param, ctx)
+            value_text = format_value(value) if number is None else number
+            self.fail(f"{value_text} is out of range: use at least {self.minimum}{most}.", param, ctx)
         return number
 
 

@@ -143,9 +143,9 @@ class Compact(DatabaseCommand, name="compact"):
             admin.location.environment.clock.sleep(pause_s)
         files = admin.show_manifest().file_set
         summary = {"compactions": count, "l0": len(files.l0), "runs": len(files.runs), "bytes": files.size_bytes}
-        done = output.count(count, "compaction") if count else "Nothing to compact"
+        count_text = output.count(count, "compaction") if count else "Nothing to compact"
         shape = f"{output.count(len(files.l0), 'file')} of level 0 and {output.count(len(files.runs), 'run')}"
-        self.result(summary, f"{done}: {shape}, {output.size(files.size_bytes)}.")
+        self.result(summary, f"{count_text}: {shape}, {output.size(files.size_bytes)}.")
 
 
 def _flush_log(admin: DatabaseAdmin) -> None:

@@ -26,8 +26,8 @@ class Ls(LakeCommand, name="ls"):
     ] = True
 
     def run(self) -> None:
-        opened = self.open_lake()
-        lake, stores = self.lake, opened.ls(disk=self.disk)
+        target = self.open_lake()
+        lake, stores = self.lake, target.ls(disk=self.disk)
         if self.json:
             output.document(
                 [
@@ -74,7 +74,7 @@ class Ls(LakeCommand, name="ls"):
                 ],
                 right=("version", "rows", "size", "shared", "on disk", "pins"),
                 less=("shared", "on disk", "changed", "rows", "pins", "size"),
-                empty=f"The lake {opened.url} is empty. Create a table: lakebed table create {lake} NAME --column ...\n"
+                empty=f"The lake {target.url} is empty. Create a table: lakebed table create {lake} NAME --column ...\n"
                 f"Or a database: lakebed kv put {lake} NAME KEY VALUE\n"
                 f"Or a repository: lakebed repo create {lake} NAME",
             )

@@ -180,8 +180,8 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
                 target.delete_prefix(self.path)
             else:
                 target.delete(self.path)
-        shown = f"everything below {self.path}" if self.recursive else self.path
-        self.result({"path": self.path, "dry_run": False}, f"Deleted {shown} on {self.branch}, uncommitted.")
+        target_text = f"everything below {self.path}" if self.recursive else self.path
+        self.result({"path": self.path, "dry_run": False}, f"Deleted {target_text} on {self.branch}, uncommitted.")
 
 
 class ImportObjects(RepositoryCommand, name="import"):

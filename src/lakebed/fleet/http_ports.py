@@ -203,8 +203,8 @@ class Asker:
 
 def _endpoints(urls: str | Sequence[str]) -> list[str]:
     """Check URLs, and return them as a list. Raises `InvalidRequest` (``invalid_url``)."""
-    listed = urls.split(",") if isinstance(urls, str) else urls
-    return [check_endpoint(url.strip()) for url in listed if url.strip()]
+    url_list = urls.split(",") if isinstance(urls, str) else urls
+    return [check_endpoint(url.strip()) for url in url_list if url.strip()]
 
 
 def _may_be_retried(error: LakebedError) -> bool:

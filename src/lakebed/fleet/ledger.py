@@ -231,7 +231,7 @@ class Ledger:
         """Run one round: decide all, write what changes. What is unfinished after it is tried again."""
         self._load(parts)
         write = _Write()
-        written: list[_Change[R]] = []
+        written_changes: list[_Change[R]] = []
         unsure: list[_Change[R]] = []
         for change in parts:
             self._decide(change)
@@ -240,13 +240,13 @@ class Ledger:
             assert change.step is not None
             if change.step.record is not change.before and change.step.record != change.before:
                 change.body = write.add(change.raw, change.step)
-                written.append(change)
+                written_changes.append(change)
             elif change.is_fresh:
                 change.end(change.step.reply)
             else:
                 unsure.append(change)
-        if written:
-            self._apply(write, written)
+        if written_changes:
+            self._apply(write, written_changes)
         for change in unsure:  # decided from a value that may be old: read it before the answer
             self._known.pop(change.tenant, None)
 
@@ -319,11 +319,11 @@ class Ledger:
         """Remove the record of a deleted tenant, with its finished transactions. Raises `Conflict`."""
         prefix = layout.DONE + f"{record.tenant}/".encode()
         with self.key_value.snapshot() as now:
-            done = [key for key, _ in now.scan(prefix, layout.prefix_end(prefix))]
+            finished_keys = [key for key, _ in now.scan(prefix, layout.prefix_end(prefix))]
         key = layout.tenant_key(record.tenant)
         self._known.pop(record.tenant, None)
         self.key_value.write(
-            [(layout.floor_key(record.tenant), _ENCODE(floor))], [key, *done], expected={key: _ENCODE(record)}
+            [(layout.floor_key(record.tenant), _ENCODE(floor))], [key, *finished_keys], expected={key: _ENCODE(record)}
         )
 
     def floor(self, tenant: str) -> Floor | None:

@@ -221,8 +221,8 @@ class LocalFleet:
             _wait(node)
             self._given_up.add(node.name)
             self.parts.remove(node)
-            taken = {part.name for part in self.parts} | self._given_up
-            name = next(f"node-{number}" for number in count(1) if f"node-{number}" not in taken)
+            taken_names = {part.name for part in self.parts} | self._given_up
+            name = next(f"node-{number}" for number in count(1) if f"node-{number}" not in taken_names)
             self.say(f"{node.name} was decommissioned: {name} is started in its place.")
             node = self._launch_node(name)
 
@@ -308,8 +308,8 @@ class LocalFleet:
                 part=part.name,
             )
         code = None if part.process is None else part.process.poll()
-        made: type[LakebedError] = {2: InvalidRequest, 4: Conflict}.get(code or 0, Unavailable)
-        return made(
+        error_class: type[LakebedError] = {2: InvalidRequest, 4: Conflict}.get(code or 0, Unavailable)
+        return error_class(
             f"Cannot start the fleet: {part.name} {what}. {problem.message} (All that it printed: {part.log_file})",
             kind="fleet_not_started",
             part=part.name,

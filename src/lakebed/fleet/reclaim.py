@@ -30,11 +30,11 @@ def plan_collection(storage: ObjectStore, state: TenantState) -> CollectionPlan:
     finished_by_id = {transaction.id: transaction for transaction in state.transactions.finished}
     deletable: list[Deletable] = []
     for txn in sorted(state.transactions.to_collect):
-        done = finished_by_id.get(txn)
-        if done is None:
+        finished = finished_by_id.get(txn)
+        if finished is None:
             continue
-        if done.state is TransactionState.COMMITTED:
-            deletable += _find_unneeded(storage, done, finished_by_id.get(done.base))
+        if finished.state is TransactionState.COMMITTED:
+            deletable += _find_unneeded(storage, finished, finished_by_id.get(finished.base))
         else:
             why = f"of the rejected transaction {txn}"
             deletable += (

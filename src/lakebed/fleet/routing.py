@@ -136,19 +136,19 @@ class Router:
         """
         now_s = self.environment.clock.monotonic_s()
         with self._lock:
-            known = self._route
-            if known is not None and not fresh and now_s - self._asked_s < self._wait_s:
-                return known
+            last_route = self._route
+            if last_route is not None and not fresh and now_s - self._asked_s < self._wait_s:
+                return last_route
             self._asked_s = now_s  # only one caller asks, even if the control plane takes long to fail
         try:
             return self._load_route()
         except (Unavailable, OutcomeUnknown):
-            if known is None:
+            if last_route is None:
                 raise
             with self._lock:  # count from now: the request has taken its time already
                 self._asked_s = self.environment.clock.monotonic_s()
                 self._wait_s = min(2 * self._wait_s, _ROUTE_S_MAX)
-            return known
+            return last_route
 
     def ask_route(self, attempts: Attempts) -> Route:
         """Ask the control plane for the route, because the known one is too old. Retry within `attempts`."""
@@ -182,8 +182,8 @@ class Router:
             Unavailable: ``tenant_unavailable``: the control plane does not answer, and either never did or did not have
                 the name in its last answer.
         """
-        known = _find_id(self._route_within(attempts, fresh=fresh), name)
-        return self.current_id(name, attempts=attempts) if known is None else known
+        id = _find_id(self._route_within(attempts, fresh=fresh), name)
+        return self.current_id(name, attempts=attempts) if id is None else id
 
     def current_id(self, name: str, *, attempts: Attempts) -> str:
         """As `timeline_id`, but always ask the control plane: for a change, or before a timeline is reported missing.

@@ -100,9 +100,9 @@ class RouteTable:
         for number, (template, (methods, answer)) in enumerate(places.items()):
             pattern = compile_path(template)[0]
             words = frozenset(methods)
-            written = compile_path(template.replace(":path}", "}"))[0]
+            path_pattern = compile_path(template.replace(":path}", "}"))[0]
             with_slashes = frozenset(_NAME_WITH_SLASHES.findall(template))
-            place = _Place(pattern, written, with_slashes, words | {"HEAD"} if "GET" in words else words, answer)
+            place = _Place(pattern, path_pattern, with_slashes, words | {"HEAD"} if "GET" in words else words, answer)
             self._places.append(place)
             self._names[group] = number, tuple(pattern.groupindex)
             patterns.append(f"({_GROUP_NAME.sub('(', pattern.pattern)})")

@@ -351,13 +351,13 @@ def _overtaken_by(location: DatabaseLocation, claimed_manifest: Manifest, epoch:
 
 
 def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
-    stored, wanted = manifest.merge_operator, options.merge_operator
+    stored, operator = manifest.merge_operator, options.merge_operator
     if stored is not None:
         find_operator(stored)  # a process that cannot read the database must not fence its writer
-    if stored is not None and wanted is not None and stored != wanted:
+    if stored is not None and operator is not None and stored != operator:
         raise InvalidRequest(
-            f"The database {url} merges with {stored!r}, and {wanted!r} was asked for: its operands are meant for the "
-            "first.",
+            f"The database {url} merges with {stored!r}, and {operator!r} was asked for: its operands are meant for "
+            "the first.",
             kind="merge_operator_mismatch",
             url=url,
             merge_operator=stored,

@@ -232,12 +232,12 @@ class Block:
         if words is None:
             words = self._words = _make_words(point)
         common, numbers = words
-        wanted = batch.words(common)
-        rows = numbers.searchsorted(wanted)
-        is_here = numbers.take(rows, mode="clip") == wanted
+        wanted_words = batch.words(common)
+        rows = numbers.searchsorted(wanted_words)
+        is_here = numbers.take(rows, mode="clip") == wanted_words
         keys_left: Sequence[bytes] = ()
         if len(numbers) > 1:
-            is_tie = numbers.take(rows + 1, mode="clip") == wanted
+            is_tie = numbers.take(rows + 1, mode="clip") == wanted_words
             is_tie &= is_here
             if is_tie.any():
                 keys_left = batch.select(is_tie.nonzero()[0]).keys

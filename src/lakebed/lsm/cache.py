@@ -219,10 +219,10 @@ class BlockCache:
         numbers_read = self._single_reads.get(file)
         if numbers_read is None:
             numbers_read = self._single_reads[file] = set()
-        wanted = numbers_read.intersection(numbers)
+        wanted_numbers = numbers_read.intersection(numbers)
         numbers_read.update(numbers)
-        self._remember(len(numbers) - len(wanted))
-        return wanted
+        self._remember(len(numbers) - len(wanted_numbers))
+        return wanted_numbers
 
     def _remember(self, count: int) -> None:
         self._single_reads_left -= count

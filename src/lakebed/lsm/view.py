@@ -778,16 +778,16 @@ class _RowsOfLevel(Source):
 
     def find(self, low: bytes, row_count: int) -> tuple[bytes | None, tuple[FileReader, Any] | None]:
         level, sequence = self._level, self._sequence
-        at, count = bisect_left(level.last_keys, low), len(level.files)
+        number, count = bisect_left(level.last_keys, low), len(level.files)
         if sequence is not None and level.visible_from > sequence:
-            while at < count and level.files[at].min_sequence > sequence:
-                at += 1
-        if at == count or (self._end is not None and level.files[at].first_key >= self._end):
+            while number < count and level.files[number].min_sequence > sequence:
+                number += 1
+        if number == count or (self._end is not None and level.files[number].first_key >= self._end):
             return None, None
-        reader = level.reader(at, self._files)
+        reader = level.reader(number, self._files)
         bound, place = reader.find_pages(low, row_count)
-        if bound is None and at + 1 < count:
-            bound = level.files[at + 1].first_key
+        if bound is None and number + 1 < count:
+            bound = level.files[number + 1].first_key
         return bound, (reader, place)
 
     def take(self, place: tuple[FileReader, Any] | None, low: bytes, bound: bytes | None, newest: Newest) -> bool:
@@ -837,11 +837,11 @@ def _still_wanted(
 
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
     """Yield a sorted batch in growing slices, so that the first row does not wait for the last."""
-    size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
+    size, row, count = SLICE_ROW_COUNT, 0, rows.num_rows
     whole_part = Part(rows, False, rows.nbytes)
-    while at < count:
-        size = min(size, count - at)
-        start = count - at - size if reverse else at
+    while row < count:
+        size = min(size, count - row)
+        start = count - row - size if reverse else row
         yield whole_part.slice(start, start + size)
-        at += size
+        row += size
         size *= 4

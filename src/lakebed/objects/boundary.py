@@ -113,14 +113,14 @@ class Boundary:
         Cost: 1 LIST, and 1 GET for a marker that was not seen yet; 1 LIST more after the log was deleted.
         """
         for _ in range(LOOKS_MAX):
-            seen, listed = self._newest, self._object
-            metas = self._metas(after=max(seen[0] - 1, 0))
+            last_seen, listed_object = self._newest, self._object
+            metas = self._metas(after=max(last_seen[0] - 1, 0))
             self.was_read = True
-            if metas and metas[-1][1] == listed:
-                return seen
+            if metas and metas[-1][1] == listed_object:
+                return last_seen
             if not metas:
                 self._newest, self._object = _NONE, None
-                if listed is None:
+                if listed_object is None:
                     return self._newest
                 continue  # the log was deleted, and may have been made again with fewer markers
             place, meta = metas[-1]

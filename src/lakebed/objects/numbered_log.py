@@ -221,7 +221,7 @@ class NumberedLog:
         """
         assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"
         path = self.path(number)
-        taken: AlreadyExists | None = None
+        exists: AlreadyExists | None = None
         try:
             create_once(
                 store or self._store,
@@ -232,7 +232,7 @@ class NumberedLog:
             )
         except AlreadyExists as error:
             # Perhaps our put won, was passed and collected, and a late writer created the number again.
-            taken = error
+            exists = error
         conflict = Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number)
         match self._create_outcome(number, write_id):
             case "forgotten":
@@ -243,12 +243,12 @@ class NumberedLog:
                     id=number,
                 )
             case "lost":
-                if taken is None:
+                if exists is None:
                     self.withdraw(number, write_id)
                 self._seen = max(self._seen or 0, self.free_from())  # the newest number is at least this
-                raise conflict from taken
-            case "open" if taken is not None:
-                raise conflict from taken
+                raise conflict from exists
+            case "open" if exists is not None:
+                raise conflict from exists
         if self._seen is None or self._seen < number:
             self._seen = number
         if hints:

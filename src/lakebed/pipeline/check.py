@@ -169,12 +169,12 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
 
 def _names_by_step(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
     """Return the names that a step's query may use, by ordinal: tables, and views of steps before it."""
-    known = frozenset((*tables, *plan.tables))
+    known_names = frozenset((*tables, *plan.tables))
     names: dict[int, frozenset[str]] = {}
     for step in plan.steps:
-        names[step.ordinal] = known | {"files"} if KINDS[step.kind].reads_files else known
+        names[step.ordinal] = known_names | {"files"} if KINDS[step.kind].reads_files else known_names
         view = step.settings.get("as")
-        known = known if view is None or view in known else known | {view}
+        known_names = known_names if view is None or view in known_names else known_names | {view}
     return names
 
 

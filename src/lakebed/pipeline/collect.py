@@ -180,10 +180,10 @@ def _table_facts(
     table_steps = [step for step in steps if step.metrics.get("table") == name]
     use = disk_use(table)
     alive = set(table.context.snapshots.ids())
-    taken = fingerprints_of_tags(table_steps)
+    prints_by_tag = fingerprints_of_tags(table_steps)
     tags = []
     for tag in sorted(table.tags(), key=lambda tag: (tag.snapshot.id, tag.name)):
-        before = taken.get((name, tag.name))
+        before = prints_by_tag.get((name, tag.name))
         last_reading = _last_reading(before, fingerprints.get((name, tag.name)))
         reading, is_compared = last_reading or before, before is not None and last_reading is not None
         read_now = is_compared and last_reading is not None and last_reading.read_ms is None

@@ -129,14 +129,14 @@ def commit_identity(
     )
     if claim is None:
         return identity
-    taken = {"commit_user": claim.commit_user, "commit_identifier": claim.commit_identifier}
+    claimed = {"commit_user": claim.commit_user, "commit_identifier": claim.commit_identifier}
     if claim.run_id == commit.run_id:
-        return taken if claim.ordinal == commit.step.ordinal else identity
+        return claimed if claim.ordinal == commit.step.ordinal else identity
     record = ledger_of(claim.run_id).record_of(claim.ordinal)
     if record is None:
         snapshot = find_commit(table.context, claim.commit_user, claim.commit_identifier)
         if snapshot is None or claim.identity == commit.identity.source:
-            return taken  # that step was killed before its commit or its record, or runs now: one commit results
+            return claimed  # that step was killed before its commit or its record, or runs now: one commit results
     elif record.metrics.get("content") != content or not record.metrics.get("rows"):
         return identity  # the other step continued with another content, or its increment had no rows
     if is_replayed:

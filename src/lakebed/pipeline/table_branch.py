@@ -86,8 +86,8 @@ class TableBranches:
 
     def mark(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of a step, with the branch that it worked in."""
-        opened = self._opened.get(metrics.get("table", ""))
-        return metrics if opened is None else {**metrics, "branch": self.name, BRANCH_ID: opened}
+        branch = self._opened.get(metrics.get("table", ""))
+        return metrics if branch is None else {**metrics, "branch": self.name, BRANCH_ID: branch}
 
     def publish(
         self, open_main: Callable[[str], Table], *, dry_run: bool, location: SourceLocation

@@ -226,12 +226,12 @@ class Branch(Reference):
 
         Other errors as `delete`.
         """
-        wanted, addresses = texts_of("paths", paths), None
+        path_list, addresses = texts_of("paths", paths), None
         if isinstance(paths, Mapping):
             if not all(isinstance(entry, Entry) for entry in paths.values()):
                 raise InvalidRequest("A mapping of paths has the entry of each.", kind="wrong_type")
             addresses = [entry.address for entry in paths.values()]
-        return self._transport.call(DeleteMany(branch=self._text, paths=wanted, addresses=addresses))
+        return self._transport.call(DeleteMany(branch=self._text, paths=path_list, addresses=addresses))
 
     def delete_prefix(self, prefix: str) -> bool:
         """Delete all objects whose path begins with a prefix, in one small write. ``""`` means all objects.

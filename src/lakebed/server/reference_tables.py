@@ -99,9 +99,9 @@ class ReferenceTables:
 
         Raises `InvalidRequest` (``not_served``) without the S3 gateway.
         """
-        opened = self.look(namespace, table, branch=branch)
+        open_table = self.look(namespace, table, branch=branch)
         self._check_reachable()
-        return opened
+        return open_table
 
     def look(self, namespace: Namespace, table: str, *, branch: str | None = None) -> Table:
         """Return a table, to read it here. Raises `NotFound`: as `check`; ``table_not_found``, ``branch_not_found``."""

@@ -284,10 +284,10 @@ def _make(file: Path, key: bytes, *, mark: str) -> None:
     new = file.with_name(f"{file.name}.{mark}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with open(descriptor, "w", encoding="ascii") as opened:
-            opened.write(key.hex() + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+        with open(descriptor, "w", encoding="ascii") as stream:
+            stream.write(key.hex() + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
         try:
             os.link(new, file)  # does not replace a file that another process made meanwhile
         except FileExistsError:

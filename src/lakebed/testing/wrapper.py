@@ -100,18 +100,18 @@ class StoreWrapper(ObjectStore):
         return self.intercept(Call("head", self._at(path)), lambda: self._inner.head(path))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        kept = bytes(body)  # the call may land after its caller has reused the buffer
-        call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
-        self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
+        content = bytes(body)  # the call may land after its caller has reused the buffer
+        call = Call("put", self._at(path), size_bytes=len(content), create_only=create_only, durable=durable)
+        self.intercept(call, lambda: self._inner.put(path, content, create_only=create_only, durable=durable))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
         # One put call. Its chunks are kept, because the call may land when they no longer exist.
-        kept = b"".join(bytes(chunk) for chunk in chunks)
-        call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
+        content = b"".join(bytes(chunk) for chunk in chunks)
+        call = Call("put", self._at(path), size_bytes=len(content), create_only=create_only, durable=durable)
         return self.intercept(
-            call, lambda: self._inner.put_stream(path, [kept], create_only=create_only, durable=durable)
+            call, lambda: self._inner.put_stream(path, [content], create_only=create_only, durable=durable)
         )
 
     def get_stream(
@@ -147,10 +147,10 @@ class StoreWrapper(ObjectStore):
         self.intercept(call, lambda: self._inner.copy(source, target, create_only=create_only))
 
     def sync(self, paths: Iterable[str]) -> None:
-        kept = list(paths)
-        if kept:
-            full = tuple(map(self._at, kept))
-            self.intercept(Call("sync", full[0], full), lambda: self._inner.sync(kept))
+        path_list = list(paths)
+        if path_list:
+            full = tuple(map(self._at, path_list))
+            self.intercept(Call("sync", full[0], full), lambda: self._inner.sync(path_list))
 
     def url(self, path: str) -> str:
         return self._inner.url(path)

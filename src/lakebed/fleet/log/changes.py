@@ -199,11 +199,11 @@ class Create(Change):
         group.after.append(self.finish)
         if known is not None:
             return known
-        made = new_timeline(keys, self.timeline, after=self._after)
-        group.puts.append((keys.tail, encode_tail(made.tail)))
+        created = new_timeline(keys, self.timeline, after=self._after)
+        group.puts.append((keys.tail, encode_tail(created.tail)))
         group.puts.append((keys.horizon, encode_horizon(self._after)))
         group.expected[keys.tail] = None
-        return made
+        return created
 
 
 class Prune(Change):
@@ -223,18 +223,18 @@ class Prune(Change):
         remembered = known.write_ids.first_lsn
         with reading.snapshot() as now:
             ends = prunable(now, keys, self._through, after=known.horizon) if self._through > known.horizon else ()
-            gone = ends[:PRUNE_COUNT_MAX]
-            horizon = gone[-1] if gone else known.horizon
+            pruned = ends[:PRUNE_COUNT_MAX]
+            horizon = pruned[-1] if pruned else known.horizon
             forgettable = -1 if remembered is None else min(horizon, remembered - 1)
-            forgotten = prunable(now, keys, forgettable)[:PRUNE_COUNT_MAX] if gone else ()
-        if not gone:
+            forgotten = prunable(now, keys, forgettable)[:PRUNE_COUNT_MAX] if pruned else ()
+        if not pruned:
             group.after.append(self.finish)
             return known
         group.puts.append((keys.horizon, encode_horizon(horizon)))
         group.expected[keys.horizon] = encode_horizon(known.horizon)
-        group.deletes += [keys.record(lsn) for lsn in gone]
+        group.deletes += [keys.record(lsn) for lsn in pruned]
         group.deletes += [keys.write_id(lsn) for lsn in forgotten]
-        is_last = len(gone) < PRUNE_COUNT_MAX
+        is_last = len(pruned) < PRUNE_COUNT_MAX
 
         def remember() -> None:
             known.horizon = horizon
@@ -273,11 +273,11 @@ class Drop(Change):
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
         with reading.snapshot() as now:
-            gone = list(prunable(now, keys, _LSN_MAX))[:PRUNE_COUNT_MAX]
-        if known is not None and known.end is End.DROPPED and not gone:
+            pruned = list(prunable(now, keys, _LSN_MAX))[:PRUNE_COUNT_MAX]
+        if known is not None and known.end is End.DROPPED and not pruned:
             group.after.append(self.finish)
             return known
-        is_last = len(gone) < PRUNE_COUNT_MAX
+        is_last = len(pruned) < PRUNE_COUNT_MAX
         if known is None:
             known = new_timeline(keys, self.timeline, after=0)
             group.expected[keys.tail] = None
@@ -286,8 +286,8 @@ class Drop(Change):
         dropped = replace(known, end=End.DROPPED, horizon=known.mark.lsn, write_ids=WriteIds(), recent=[])
         group.puts.append((keys.tail, encode_tail(dropped.tail)))
         group.deletes.append(keys.horizon)
-        group.deletes += [keys.record(lsn) for lsn in gone]
-        group.deletes += [keys.write_id(lsn) for lsn in gone]
+        group.deletes += [keys.record(lsn) for lsn in pruned]
+        group.deletes += [keys.write_id(lsn) for lsn in pruned]
         if is_last:
             group.after.append(self.finish)
         return dropped

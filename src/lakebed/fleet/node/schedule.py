@@ -160,19 +160,19 @@ class Schedule:
     def _try_step(self, step: str, call: Callable[[], bool | None]) -> bool:
         attached, now_ms = self.attached, self._context.monotonic_ms()
         try:
-            done = call() is not False
+            is_done = call() is not False
         except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption, UnsupportedFormat) as error:
             self._note_failure(step, error, now_ms)
             return False
         except Exception as error:
             self._note_failure(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
             raise
-        if done:
+        if is_done:
             self._retries.note_success(step)
         else:
             self._retries.postpone(step, now_ms)
         attached.problem = None
-        return done
+        return is_done
 
     def _catch_up(self) -> bool:
         with self._context.catching_up.one():

@@ -52,13 +52,13 @@ def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> Non
     """Refuse a table that was created without the order that the pipeline asks for: it cannot be added later."""
     spec = context.plan.tables.get(step.settings["into"])
     declared_sequence = "" if spec is None else spec.options.get("sequence.field", "")
-    wanted = step.settings["sequence"] or tuple(part.strip() for part in declared_sequence.split(",") if part.strip())
+    sequence = step.settings["sequence"] or tuple(part.strip() for part in declared_sequence.split(",") if part.strip())
     order = sequence_order(table.schema)
     columns = () if order is None else order.columns
-    if wanted and wanted != columns:
+    if sequence and sequence != columns:
         state = f"orders rows by {', '.join(columns)}" if columns else "was made without an order of rows"
         raise context.location(step).error(
-            f"the rows of '{step.settings['into']}' are to be ordered by {', '.join(wanted)}, but the table "
+            f"the rows of '{step.settings['into']}' are to be ordered by {', '.join(sequence)}, but the table "
             f"{state}, which is fixed when a table is created; make a new table and copy the rows."
         )
 

@@ -41,14 +41,14 @@ def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str],
     """Read every tag again that has a fingerprint from a run of this lake."""
     store, environment = context.lake.store, context.environment
     ids = run_ids(store) if step.settings["runs"] == "all" else [context.run_id]
-    taken = {
+    prints = {
         key
         for run_id in ids
         for key in fingerprints_of_tags(Ledger(store, run_id=run_id, environment=environment).records().values())
     }
     return {
         (name, tag): context.engine().fingerprint(context.table(name, step=step), version=f"tag.{tag}")
-        for name, tag in sorted(taken)
+        for name, tag in sorted(prints)
         if context.has_table(name) and context.table(name, step=step).tag_exists(tag)
     }
 

@@ -43,8 +43,8 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         table.create_tag(name, snapshot_id=target, lifetime_ms=settings["keep"])
     metrics: dict[str, Any] = {"table": settings["table"], "tag": name, "snapshot": target}
     if settings["fingerprint"]:
-        taken = context.engine().fingerprint(table, version=f"tag.{name}")
-        metrics.update(rows=taken.rows, checksum=taken.checksum)
+        fingerprint = context.engine().fingerprint(table, version=f"tag.{name}")
+        metrics.update(rows=fingerprint.rows, checksum=fingerprint.checksum)
     return metrics
 
 

@@ -344,10 +344,10 @@ class MergedRows:
         if not len(taken_places) and is_kept.all():
             return self._destination
         count = self._destination.num_rows
-        at = self._at[taken_places]
+        base_places = self._at[taken_places]
         order = np.arange(count)
-        order[at[at >= 0]] = count + taken_places[at >= 0]
-        inserted = taken_places[at < 0]
+        order[base_places[base_places >= 0]] = count + taken_places[base_places >= 0]
+        inserted = taken_places[base_places < 0]
         if len(inserted):
             places = _places(self._destination.column(0), self._source.column(0).take(pa.array(inserted)))
             order = np.insert(order, places, count + inserted)

@@ -50,28 +50,30 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
         _check_there(context, head.metarange, keys, ref=ref)
         skip = _Skip(context, start, keys, snapshot=snapshot)
         pending: dict[str, set[bytes]] = {}
-        known: dict[str, Commit] = {}
+        known_commits: dict[str, Commit] = {}
         queue: list[tuple[int, str]] = []
 
         def follow(id: str, some: Iterable[bytes], commit: Commit | None = None) -> None:
             """Queue paths at a commit, or at its nearest ancestor that may have changed them."""
             for key in some:
                 target = skip.target(id, key)
-                if target not in known:
+                if target not in known_commits:
                     is_same = commit is not None and target == id
-                    known[target] = commit if is_same and commit else load_commit(context, target, snapshot=snapshot)
+                    known_commits[target] = (
+                        commit if is_same and commit else load_commit(context, target, snapshot=snapshot)
+                    )
                     pending[target] = set()
-                    heapq.heappush(queue, (-known[target].generation, target))
+                    heapq.heappush(queue, (-known_commits[target].generation, target))
                 pending[target].add(key)
 
         follow(start, keys, head)
         while queue:
             _, id = heapq.heappop(queue)  # by falling generation, so all its descendants were handled before
-            commit, keys_left = known.pop(id), pending.pop(id)
+            commit, keys_left = known_commits.pop(id), pending.pop(id)
             for parent_id in commit.parents:
                 if not keys_left:
                     break
-                parent = known.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
+                parent = known_commits.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
                 changed_keys = _find_changed(context, parent.metarange, commit.metarange, keys_left)
                 follow(parent_id, keys_left - changed_keys, parent)
                 keys_left = keys_left & changed_keys

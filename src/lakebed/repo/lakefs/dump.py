@@ -111,8 +111,8 @@ class _Dump:
     def run(self) -> DumpReport:
         context = self._context
         with context.key_value.snapshot() as snapshot:
-            listed = list_branches(context, hidden=True, snapshot=snapshot)
-            branches = {name: branch.commit_id for name, branch in listed}
+            branch_list = list_branches(context, hidden=True, snapshot=snapshot)
+            branches = {name: branch.commit_id for name, branch in branch_list}
             tags = {name: tag.commit_id for name, tag in list_tags(context, snapshot=snapshot)}
             heads = {*branches.values(), *tags.values()}
             commits = list(Walk(context, heads, snapshot=snapshot)) if heads else []
@@ -191,8 +191,8 @@ class _Dump:
                 if not (self._is_in_place or is_foreign(entry.address) or entry.address in self._copied):
                     uploads.append(entry)
         self._copy(uploads, is_whole=is_whole)
-        written = self._ranges[meta.id] = self._write(rows, {"type": "ranges"})
-        return written
+        new_id = self._ranges[meta.id] = self._write(rows, {"type": "ranges"})
+        return new_id
 
     def _copy(self, entries: Iterable[Entry], *, is_whole: bool) -> None:
         """Copy the objects of uploads to the target, each to the same path."""

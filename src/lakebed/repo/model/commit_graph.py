@@ -208,12 +208,12 @@ class CommitGraph:
         if len(raw) != ID_BYTES:
             return None
         prefix = np.frombuffer(raw, "<u8", 1)[0]
-        at = int(np.searchsorted(self._prefixes, prefix))
-        while at < len(self._prefixes) and self._prefixes[at] == prefix:
-            position = int(self._by_prefix[at])
+        place = int(np.searchsorted(self._prefixes, prefix))
+        while place < len(self._prefixes) and self._prefixes[place] == prefix:
+            position = int(self._by_prefix[place])
             if self._ids[position * ID_BYTES : (position + 1) * ID_BYTES] == raw:
                 return position
-            at += 1
+            place += 1
         return None
 
     def position_of(self, id: str) -> int:

@@ -127,8 +127,8 @@ def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) 
     """Every row. A page's rows are converted together, because a batch costs as much as some hundred of its rows."""
     batches = rows(start or None, end)
     for batch in batches if amount is None else _cut_chunks(batches, amount):
-        for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
-            yield from lines_of(batch.slice(at, CHUNK_ROW_COUNT))
+        for row in range(0, batch.num_rows, CHUNK_ROW_COUNT):
+            yield from lines_of(batch.slice(row, CHUNK_ROW_COUNT))
 
 
 def _cut_chunks(batches: Iterator[pa.RecordBatch], amount: int) -> Iterator[pa.RecordBatch]:
@@ -156,8 +156,8 @@ def _fold_rows(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, m
         reading = rows(position or None, end)
         position, inside = None, 0
         for batch in reading:
-            for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
-                chunk = batch.slice(at, CHUNK_ROW_COUNT)
+            for row in range(0, batch.num_rows, CHUNK_ROW_COUNT):
+                chunk = batch.slice(row, CHUNK_ROW_COUNT)
                 if behind is not None:  # the chunk before has ended inside of a common prefix
                     skipped_count = KeyColumn(chunk.column(0)).lower_bound(behind)
                     inside += skipped_count

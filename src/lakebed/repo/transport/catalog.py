@@ -393,12 +393,12 @@ class LocalCatalog(Catalog):
             context = self._contexts.get(record.uid)
         if context is not None and context.record == record:
             return context
-        made = self._make_context(name, record) if context is None else replace(context, record=record)
+        new_context = self._make_context(name, record) if context is None else replace(context, record=record)
         with self._lock:
             if context is None:
-                return self._contexts.setdefault(record.uid, made)
-            self._contexts[record.uid] = made
-        return made
+                return self._contexts.setdefault(record.uid, new_context)
+            self._contexts[record.uid] = new_context
+        return new_context
 
     def _make_context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
         store = self.store.sub(namespace_folder(record.namespace, root_url=self.url))

@@ -110,13 +110,13 @@ class PaimonCatalog:
         if namespace is not None:
             return self._references.open(namespace, table, branch=branch)
         name = table_name(database, table)
-        opened = self._tables.get((name, branch))
-        if opened is None:
-            opened = self.lake.table(name, branch=branch)
+        open_table = self._tables.get((name, branch))
+        if open_table is None:
+            open_table = self.lake.table(name, branch=branch)
             if len(self._tables) >= _TABLES_MAX:
                 self._tables = {}
-            self._tables[(name, branch)] = opened
-        return opened
+            self._tables[(name, branch)] = open_table
+        return open_table
 
     def with_table(self, database: str, object_name: str, use: Callable[[Table], R]) -> R:
         """Return the result of `use` for a table. `use` itself finds out whether the opened table still exists.

@@ -286,8 +286,8 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if self.batch is not None:
                 self.batch.check_table(table)
                 user, number = self.batch.user, self.batch.number
-                done = commit_batch(table, changes, user=user, batch_id=number, overwrite=overwrite)
-                return {"snapshot_id": None if done is None else done.id}
+                committed = commit_batch(table, changes, user=user, batch_id=number, overwrite=overwrite)
+                return {"snapshot_id": None if committed is None else committed.id}
             deletes = self._deletes(table)
             kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
             snapshot = commit_changes(
@@ -346,8 +346,8 @@ def _discard_without_table(lake: Lake, name: str, paths: Sequence[str], results:
     """
     names = {file.file_name for change in _changes_to_discard(results) for file in (*change.added, *change.changelog)}
     store = lake.store.sub(parse_table_name(name).folder)
-    listed = (meta.path for meta in store.list("")) if names else ()
-    discard(store, [*paths, *(path for path in listed if path.rpartition("/")[2] in names)])
+    listed_paths = (meta.path for meta in store.list("")) if names else ()
+    discard(store, [*paths, *(path for path in listed_paths if path.rpartition("/")[2] in names)])
 
 
 class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):

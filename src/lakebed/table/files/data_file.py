@@ -535,10 +535,10 @@ class _RangedFile(io.RawIOBase):
         """Replace the ranges in memory."""
         if not ranges:
             return
-        wanted = list(ranges)
-        bodies: list[Buffer] = self._store.get_ranges(self._path, wanted)
+        range_list = list(ranges)
+        bodies: list[Buffer] = self._store.get_ranges(self._path, range_list)
         self._held = [
-            (start, end, memoryview(body).cast("B")) for (start, end), body in zip(wanted, bodies, strict=True)
+            (start, end, memoryview(body).cast("B")) for (start, end), body in zip(range_list, bodies, strict=True)
         ]
 
     def readable(self) -> bool:
