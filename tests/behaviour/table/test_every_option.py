@@ -431,13 +431,13 @@ class _Rival:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def append(self, snapshot: Any, *, confirm: Any) -> Any:
+    def append(self, snapshot: Any, **options: Any) -> Any:
         """Let the other writer win first, while some are left."""
         if self._left:
             self._left -= 1
             self._other.write(rows(1))
             ManualClock.sleep(self._clock, 1.0)
-        return self._log.append(snapshot, confirm=confirm)
+        return self._log.append(snapshot, **options)
 
 
 def _losing(options: dict[str, str], count: int) -> tuple[Table, list[float]]:

@@ -129,7 +129,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "An old handle commits behind the newest version of a table that was created again.",
-        always(Boundary.newest, lambda it: it.listed),
+        always(Boundary.newest, lambda it: it.listed_object),
         "property/test_numbered_log.py::test_a_boundary_goes_with_its_log[True]",
     ),
     Guarantee(

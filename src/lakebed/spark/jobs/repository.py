@@ -212,14 +212,14 @@ def _subtract(
     listing: pa.Table,
     *,
     ranges: Sequence[RangeOf],
-    staged_ulids: pa.ChunkedArray,
+    staged: pa.ChunkedArray,
 ) -> pa.Table:
     """As `lakebed.repo.collect.collect.Subtraction`, computed by Spark."""
     if not listing.num_rows:
         return listing
     remaining = spark.createDataFrame(listing)
-    if len(staged_ulids):
-        remaining = remaining.join(spark.createDataFrame(pa.table({"ulid": staged_ulids})), on="ulid", how="left_anti")
+    if len(staged):
+        remaining = remaining.join(spark.createDataFrame(pa.table({"ulid": staged})), on="ulid", how="left_anti")
     if ranges:
         named_addresses = _list_addresses(spark, store, ranges)
         try:
