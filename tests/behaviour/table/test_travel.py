@@ -161,7 +161,7 @@ def test_a_tag_is_read_without_its_snapshot(history: Any) -> None:
     assert history.table.resolve(version="two").id == 2
     assert history.table.resolve(version=2).id == 2
     assert resolve(history.table.context, version=2, timestamp=None).tag == "two"
-    with pytest.raises(NotFound, match="a tag may still hold it"):
+    with pytest.raises(NotFound, match="a tag may still pin it"):
         history.table.resolve(version=3)
 
 

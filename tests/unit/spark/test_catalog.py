@@ -152,7 +152,7 @@ def test_what_is_said_of_versions_and_pins_is_true(ask: Ask, lake: Lake) -> None
         table.append(pa.table({"id": [number]}))
     table.create_branch("b")
     later = ask("load", table="db.t", branch="b", version="1")["error"]["message"]
-    assert later.endswith("it has only snapshot 3 (older ones are not the branch's: a tag may still hold it).")
+    assert later.endswith("it has only snapshot 3 (older ones are not the branch's: a tag may still pin it).")
     assert ask("load", table="db.t", version="0")["error"]["message"].endswith("it has snapshots 1 to 3.")
     for dropped in (ask("drop_table", table="db.t"), ask("check_database", database="db", to_drop=True)):
         assert dropped["error"]["message"] == (

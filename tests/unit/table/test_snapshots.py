@@ -69,11 +69,11 @@ def test_a_time_is_found_as_by_reading_all(store: ObjectStore, count: int) -> No
     [
         (None, (), 1, "no snapshot 1: it has no snapshot yet."),
         (None, (4,), 5, "no snapshot 5: it has only snapshot 4."),
-        (None, (4,), 3, "no snapshot 3: it has only snapshot 4 (older ones have expired: a tag may still hold it)."),
-        (None, (2, 3, 5), 1, "1: it has snapshots 2 to 3, 5 (older ones have expired: a tag may still hold it)."),
+        (None, (4,), 3, "no snapshot 3: it has only snapshot 4 (older ones have expired: a tag may still pin it)."),
+        (None, (2, 3, 5), 1, "1: it has snapshots 2 to 3, 5 (older ones have expired: a tag may still pin it)."),
         (None, (2, 3, 5), 4, "no snapshot 4: it has snapshots 2 to 3, 5."),
         (None, (2, 3, 5), 0, "no snapshot 0: it has snapshots 2 to 3, 5."),
-        ("b", (2, 3), 1, "1: it has snapshots 2 to 3 (older ones are not the branch's: a tag may still hold it)."),
+        ("b", (2, 3), 1, "1: it has snapshots 2 to 3 (older ones are not the branch's: a tag may still pin it)."),
     ],
 )
 def test_a_missing_snapshot_is_said_with_those_that_are_there(

@@ -242,7 +242,7 @@ class SnapshotLog:
         hint = ""
         if ids and 0 < snapshot_id < ids[0]:
             older = "older ones have expired" if self._layout.branch is None else "older ones are not the branch's"
-            hint = f" ({older}: a tag may still hold it)"
+            hint = f" ({older}: a tag may still pin it)"
         return NotFound(
             f"The table has no snapshot {snapshot_id}: {choices}{hint}.",
             kind="snapshot_not_found",
