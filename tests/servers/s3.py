@@ -11,11 +11,12 @@ sites, choose each letter of a request's id, and format a line of the log for a 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import count
-from threading import RLock
+from threading import Event, RLock, Thread
 from typing import Any
 
 from moto import settings
@@ -51,7 +52,16 @@ def _number_request(headers: dict[str, Any] | None = None) -> str:
     return request_id
 
 
+def _end_with_parent() -> None:
+    """End this process when the tests have ended, also if they were killed and could not end it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        Event().wait(1.0)
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    Thread(target=_end_with_parent, daemon=True).start()
     WSGIRequestHandler.log_request = _log_request  # type: ignore[method-assign]
     settings.S3_IGNORE_SUBDOMAIN_BUCKETNAME = werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     responses.gen_amzn_requestid_long = _number_request
